@@ -1,0 +1,42 @@
+"""Detent: on-policy reinforcement learning with discretized categorical actors on regularized networks.
+
+import detent
+
+config = detent.configure("Hopper-v4", preset="fast", overrides={"steps": 100_000})
+result = detent.train(config)
+policy = detent.load(result.path)
+action = policy(observation)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from detent.checkpoint import load
+    from detent.config import Config, ConfigError
+    from detent.policy import Policy
+    from detent.presets import configure
+    from detent.trainer import Result, resume, train
+
+__version__ = "0.1.0"
+__all__ = ["Config", "ConfigError", "Policy", "Result", "configure", "load", "resume", "train"]
+
+_HOME = {
+    "Config": "config",
+    "ConfigError": "config",
+    "Policy": "policy",
+    "Result": "trainer",
+    "configure": "presets",
+    "load": "checkpoint",
+    "resume": "trainer",
+    "train": "trainer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Names are imported when they are used: `import detent` needs neither torch nor a simulator."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'detent' has no attribute '{name}'")
+    return getattr(import_module(f"detent.{_HOME[name]}"), name)

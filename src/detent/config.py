@@ -1,0 +1,399 @@
+"""Everything a run can be told, as frozen dataclasses; the sentence under a field is its command-line help.
+
+A `Config` is complete by itself: its defaults are the `paper` preset on Gymnasium tasks with the `rn-d` actor.
+`detent.presets.configure` builds one from a task, a preset and a variant; this module knows none of those names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+import tomli_w
+from tyro.conf import Positional, arg
+from tyro.constructors import PrimitiveConstructorSpec
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+Section = TypeVar("Section", bound="DataclassInstance")
+
+
+class ConfigError(ValueError):
+    """A setting, file or space that a run cannot be made from; its text is a sentence for the user."""
+
+
+def nearest(word: str, valid: Iterable[str]) -> str:
+    """The end of an error sentence: the valid words, or the nearest few of many."""
+    valid = sorted(valid)
+    close = difflib.get_close_matches(word, valid, n=3, cutoff=0.6)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"valid: {', '.join(valid)}"
+
+
+def _require(condition: bool, sentence: str) -> None:
+    if not condition:
+        raise ConfigError(sentence)
+
+
+def _parse_kwargs(words: list[str]) -> dict[str, Any]:
+    """`key=value` words; a value is read as TOML (numbers, true, [lists]) and as plain text where it is not."""
+    out: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        _require(bool(key and equals), f"env.kwargs takes key=value pairs; found '{word}'")
+        try:
+            out[key] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            out[key] = text
+    return out
+
+
+_KWARGS_ON_COMMAND_LINE = PrimitiveConstructorSpec(
+    nargs="*",
+    metavar="KEY=VALUE",
+    instance_from_str=_parse_kwargs,
+    is_instance=lambda value: isinstance(value, dict),
+    str_from_instance=lambda kwargs: [f"{key}={value}" for key, value in kwargs.items()],
+)
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    num_envs: Annotated[int, arg(aliases=["--envs"])] = 16
+    """Environments stepped side by side."""
+    backend: Literal["auto", "envpool", "gymnasium"] = "auto"
+    """Simulator: `auto` takes EnvPool where it has the task and Gymnasium otherwise."""
+    processes: bool = False
+    """Gymnasium only: run each environment in a process of its own (for slow environments)."""
+    kwargs: Annotated[dict[str, Any], _KWARGS_ON_COMMAND_LINE] = field(default_factory=dict)
+    """Arguments for the environment's constructor: --env.kwargs frame_skip=5 healthy_z_range=[0.3,1.0]."""
+    action_low: Annotated[tuple[float, ...], arg(aliases=["--action-low"])] = ()
+    """Lower action bounds (one for all dimensions, or one each); needed where the space has none."""
+    action_high: Annotated[tuple[float, ...], arg(aliases=["--action-high"])] = ()
+    """Upper action bounds (one for all dimensions, or one each); needed where the space has none."""
+
+    def __post_init__(self) -> None:
+        _require(self.num_envs >= 1, f"env.num_envs is {self.num_envs}; at least 1 environment is needed")
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    kind: Literal["rn", "mlp"] = "rn"
+    """`rn`: regularized residual network; `mlp`: plain multi-layer perceptron."""
+    width: int = 256
+    """Hidden width (an rn block widens it four times inside)."""
+    depth: int = 2
+    """Residual blocks of an rn, hidden layers of an mlp."""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """Activation of an mlp (rn blocks always use ReLU, as in the paper)."""
+    layer_norm: bool = True
+    """rn only: LayerNorm before each block and before the head."""
+    residual: bool = True
+    """rn only: skip connection around each block."""
+
+    def __post_init__(self) -> None:
+        _require(self.width >= 1, f"a network width is {self.width}; it must be at least 1")
+        _require(self.depth >= 0, f"a network depth is {self.depth}; it must not be negative")
+
+
+@dataclass(frozen=True)
+class ActorConfig(NetworkConfig):
+    width: Annotated[int, arg(aliases=["--width"])] = 256
+    """Hidden width (an rn block widens it four times inside)."""
+
+
+@dataclass(frozen=True)
+class CriticConfig(NetworkConfig):
+    kind: Literal["rn", "mlp"] = "mlp"
+    width: int = 64
+    depth: int = 1
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    kind: Literal["categorical", "gaussian"] = "categorical"
+    """Action distribution: one softmax over bins per dimension, or a diagonal Gaussian."""
+    bins: Annotated[int, arg(aliases=["--bins"])] = 41
+    """categorical: bins per action dimension, evenly spaced from the lower to the upper bound."""
+    mean: Literal["plain", "squashed"] = "plain"
+    """gaussian: the mean as the network gives it, or squashed by tanh into the action range."""
+    log_std: Literal["state-independent", "state-dependent"] = "state-independent"
+    """gaussian: one learned log standard deviation per dimension, or one the network gives per state."""
+    log_std_init: float = 0.0
+    """gaussian: initial log standard deviation, in the units of the action."""
+
+    def __post_init__(self) -> None:
+        _require(self.bins >= 2, f"head.bins is {self.bins}; a categorical head needs at least 2 bins per dimension")
+        _require(self.bins <= 32767, f"head.bins is {self.bins}; at most 32767 bins per dimension are possible")
+        _require(abs(self.log_std_init) <= 10, f"head.log_std_init is {self.log_std_init}; it must lie in [-10, 10]")
+
+
+@dataclass(frozen=True)
+class NormalizeConfig:
+    observation: bool = True
+    """Normalize state observations by running mean and variance shared by all environments."""
+    reward: bool = True
+    """Divide rewards by the running standard deviation of the discounted return."""
+    clip: float = 10.0
+    """Bound of normalized observations and rewards."""
+    warmup_steps: int = 64
+    """Random-action steps per environment before the first rollout, to start the observation statistics."""
+
+    def __post_init__(self) -> None:
+        _require(self.clip > 0, f"normalize.clip is {self.clip}; it must be positive")
+        _require(self.warmup_steps >= 0, f"normalize.warmup_steps is {self.warmup_steps}; it must not be negative")
+
+
+@dataclass(frozen=True)
+class AdvantageConfig:
+    gamma: float = 0.99
+    """Discount factor."""
+    gae_lambda: float = 0.95
+    """Generalized advantage estimation: weight of longer returns."""
+    bootstrap_on_termination: bool = False
+    """Bootstrap from the final observation also where an episode terminated (the ManiSkill recipes do)."""
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.gamma <= 1, f"advantage.gamma is {self.gamma}; it must lie in [0, 1]")
+        _require(0 <= self.gae_lambda <= 1, f"advantage.gae_lambda is {self.gae_lambda}; it must lie in [0, 1]")
+
+
+@dataclass(frozen=True)
+class UpdateConfig:
+    epochs: int = 10
+    """Passes over each rollout."""
+    minibatches: int = 64
+    """Minibatches per pass; must divide num_envs x rollout_steps."""
+    learning_rate: float = 3e-4
+    """Adam's step size at the start."""
+    anneal: bool = True
+    """Lower the learning rate linearly to zero over schedule_steps."""
+    weight_decay: float = 1e-5
+    """Adam's L2 penalty, on all parameters."""
+    adam_eps: float = 1e-5
+    """Adam's epsilon."""
+    max_grad_norm: float = 0.5
+    """Clip the norm of the whole gradient to this; 0 leaves it alone."""
+    normalize_advantages: bool = True
+    """Shift and scale the advantages of each minibatch to mean 0 and standard deviation 1."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    value_coef: float = 0.5
+    """Weight of the value loss."""
+    value_clip: float = 0.2
+    """Clip the change of a value prediction to this range; 0 leaves it alone."""
+    target_kl: float = 0.0
+    """Stop the epochs of an update when the mean KL of an epoch exceeds this; 0 never stops."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "minibatches"):
+            _require(getattr(self, name) >= 1, f"update.{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("learning_rate", "adam_eps"):
+            _require(getattr(self, name) > 0, f"update.{name} is {getattr(self, name)}; it must be positive")
+        for name in ("weight_decay", "max_grad_norm", "entropy_coef", "value_coef", "value_clip", "target_kl"):
+            _require(getattr(self, name) >= 0, f"update.{name} is {getattr(self, name)}; it must not be negative")
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    clip: float = 0.2
+    """Clip the probability ratio to [1 - clip, 1 + clip]."""
+
+    def __post_init__(self) -> None:
+        _require(self.clip > 0, f"ppo.clip is {self.clip}; it must be positive")
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    interval: int = 0
+    """Environment steps between evaluations; 0: a twentieth of `steps`, and always at the end."""
+    episodes: int = 10
+    """Episodes per evaluation, each played both by sampled and by most probable actions."""
+    num_envs: int = 10
+    """Environments an evaluation uses; every one plays the same number of episodes."""
+
+    def __post_init__(self) -> None:
+        _require(self.interval >= 0, f"eval.interval is {self.interval}; it must not be negative")
+        _require(self.episodes >= 1, f"eval.episodes is {self.episodes}; it must be at least 1")
+        _require(self.num_envs >= 1, f"eval.num_envs is {self.num_envs}; it must be at least 1")
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    interval: int = 0
+    """Environment steps between scheduled checkpoints; 0: the larger of steps/20 and 20 full episodes per environment.
+    Environments are rebuilt at each, so it is part of what a run computes."""
+    keep: int = 3
+    """Latest checkpoints kept, beside the best."""
+
+    def __post_init__(self) -> None:
+        _require(self.interval >= 0, f"checkpoint.interval is {self.interval}; it must not be negative")
+        _require(self.keep >= 1, f"checkpoint.keep is {self.keep}; at least the latest one is kept")
+
+
+@dataclass(frozen=True)
+class Config:
+    task: Positional[str] = ""
+    """Gymnasium id, also `package.module:EnvId-v0` for an environment of your own."""
+    preset: str = "paper"
+    """Hyper-parameters to start from: paper, authors or fast."""
+    variant: str = "rn-d"
+    """Actor: rn-d, rn-c, mlp-d or mlp-c."""
+    algo: str = "ppo"
+    """Update rule."""
+    steps: int = 5_000_000
+    """Environment steps in all, rounded up to whole iterations."""
+    schedule_steps: int = 5_000_000
+    """Length of the learning-rate schedule, so that a short run is the beginning of a long one."""
+    rollout_steps: int = 1024
+    """Steps per environment and iteration."""
+    seed: int = 1
+    """Everything random comes from this number."""
+    threads: int = 0
+    """CPU threads for simulation and mathematics; 0: all cores. Part of what makes a run repeatable."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`, ...; `auto` takes a GPU where there is one."""
+    init_from: str = ""
+    """Run directory whose best policy (weights and observation statistics) this run starts from."""
+    tensorboard: bool = False
+    """Also write TensorBoard event files."""
+    env: EnvConfig = EnvConfig()
+    actor: ActorConfig = ActorConfig()
+    head: HeadConfig = HeadConfig()
+    critic: CriticConfig = CriticConfig()
+    normalize: NormalizeConfig = NormalizeConfig()
+    advantage: AdvantageConfig = AdvantageConfig()
+    update: UpdateConfig = UpdateConfig()
+    ppo: PPOConfig = PPOConfig()
+    eval: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    def __post_init__(self) -> None:
+        _require(self.steps >= 1, f"steps is {self.steps}; it must be at least 1")
+        _require(self.schedule_steps >= 1, f"schedule_steps is {self.schedule_steps}; it must be at least 1")
+        _require(self.rollout_steps >= 1, f"rollout_steps is {self.rollout_steps}; it must be at least 1")
+        _require(self.threads >= 0, f"threads is {self.threads}; it must not be negative (0: all cores)")
+        _require(self.seed >= 0, f"seed is {self.seed}; it must not be negative")
+
+    @property
+    def batch_size(self) -> int:
+        """Transitions per iteration."""
+        return self.env.num_envs * self.rollout_steps
+
+    @property
+    def warmup(self) -> int:
+        """Environment steps played with random actions before the first iteration."""
+        if self.init_from or not self.normalize.observation:
+            return 0
+        return self.normalize.warmup_steps * self.env.num_envs
+
+    @property
+    def iterations(self) -> int:
+        return max(1, math.ceil((self.steps - self.warmup) / self.batch_size))
+
+    @property
+    def total_steps(self) -> int:
+        """`steps` rounded up to whole iterations."""
+        return self.warmup + self.iterations * self.batch_size
+
+    def iterations_per(self, steps: int) -> int:
+        """An interval in environment steps as whole iterations, at least one."""
+        return max(1, round(steps / self.batch_size))
+
+
+def validate(config: Config) -> None:
+    """Checks between fields; each section checks its own values when it is made."""
+    _require(config.task != "", "no task was given; for instance: detent train HalfCheetah-v4")
+    _require(
+        config.batch_size % config.update.minibatches == 0,
+        f"{config.update.minibatches} minibatches do not divide the batch of {config.env.num_envs} environments x "
+        f"{config.rollout_steps} steps = {config.batch_size}; choose update.minibatches among its divisors",
+    )
+    _require(
+        not (config.update.normalize_advantages and config.batch_size == config.update.minibatches),
+        "minibatches of one transition cannot have their advantages normalized; use fewer update.minibatches",
+    )
+    _require(
+        not config.update.anneal or config.steps <= config.schedule_steps,
+        f"steps ({config.steps}) goes past schedule_steps ({config.schedule_steps}), where the learning rate has "
+        "come down to zero; give a longer --schedule-steps, or --update.no-anneal",
+    )
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """A config section as plain nested dicts, lists and scalars, ready for TOML."""
+    out: dict[str, Any] = {}
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if dataclasses.is_dataclass(value):
+            out[f.name] = to_dict(value)
+        else:
+            out[f.name] = list(value) if isinstance(value, tuple) else value
+    return out
+
+
+def override(section: Section, changes: Mapping[str, Any], where: str = "") -> Section:
+    """`section` with nested `changes`; unknown keys and wrong types are errors that name the valid ones."""
+    hints = typing.get_type_hints(type(section))
+    values: dict[str, Any] = {}
+    for key, value in changes.items():
+        path = f"{where}{key}"
+        if key not in hints:
+            raise ConfigError(f"unknown setting '{path}'; {nearest(key, hints)}")
+        current = getattr(section, key)
+        if dataclasses.is_dataclass(current) and not isinstance(current, type):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"'{path}' is a group of settings, not a value; found {value!r}")
+            values[key] = override(current, value, f"{path}.")
+        else:
+            values[key] = _coerce(hints[key], value, path)
+    return dataclasses.replace(section, **values)
+
+
+def _coerce(hint: Any, value: Any, path: str) -> Any:
+    """`value` from TOML or Python as the field's type, or an error that says what the field takes."""
+    origin = get_origin(hint)
+    if origin is Literal:
+        if value in get_args(hint):
+            return value
+        raise ConfigError(f"{path} is {value!r}; {nearest(str(value), map(str, get_args(hint)))}")
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(_coerce(get_args(hint)[0], item, path) for item in value)
+    if origin is dict and isinstance(value, Mapping):
+        return dict(value)
+    allowed = get_args(hint) if origin is types.UnionType else (hint,)
+    if type(value) in allowed:
+        return value
+    if float in allowed and type(value) is int:
+        return float(value)
+    names = " or ".join(getattr(t, "__name__", str(t)) for t in allowed)
+    raise ConfigError(f"{path} is {value!r}; it must be {names}")
+
+
+def save_config(config: Config, path: Path) -> None:
+    path.write_text(tomli_w.dumps(to_dict(config)))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {path}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+
+
+def load_config(path: Path) -> Config:
+    """A complete configuration as `save_config` wrote it."""
+    return override(Config(), read_toml(path))

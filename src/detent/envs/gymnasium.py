@@ -1,0 +1,289 @@
+"""Gymnasium environments, in this process or in workers of their own, whatever their autoreset mode."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.envs.registration import EnvSpec as Registration
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from numpy.typing import NDArray
+from torch import Tensor
+
+from detent.config import ConfigError, EnvConfig, nearest
+from detent.envs.base import Episode, Step
+from detent.spaces import EnvSpec, Observation, ObservationSpec, action_spec, observation_spec
+
+
+def find_task(task: str) -> Registration:
+    """What is registered under a task's name, `EnvId-v0` or `package.module:EnvId-v0`; unknown names are refused."""
+    module, colon, name = task.rpartition(":")
+    if colon:
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            raise ConfigError(
+                f"the module '{module}' of task '{task}' cannot be imported: {type(error).__name__}: {error}"
+            ) from error
+    if name not in gymnasium.registry:
+        raise ConfigError(
+            f"Gymnasium knows no environment '{name}'; {nearest(name, gymnasium.registry)} "
+            "(an environment of your own is named package.module:EnvId-v0)"
+        )
+    return gymnasium.registry[name]
+
+
+def make_single(
+    task: str | Registration, kwargs: Mapping[str, Any], render_mode: str | None = None
+) -> gymnasium.Env[Any, Any]:
+    """One plain environment, as for video; what its constructor refuses becomes a sentence."""
+    # Made from its registration: asked by name, Gymnasium says of every -v4 task that it is out of date.
+    registration = find_task(task) if isinstance(task, str) else task
+    arguments = dict(kwargs) if render_mode is None else {**kwargs, "render_mode": render_mode}
+    try:
+        return gymnasium.make(registration, disable_env_checker=True, **arguments)
+    except Exception as error:
+        given = f" with env.kwargs {dict(kwargs)}" if kwargs else ""
+        raise ConfigError(f"{registration.id} cannot be made{given}: {type(error).__name__}: {error}") from error
+
+
+def probe(task: str, config: EnvConfig) -> EnvSpec:
+    """Spaces and time limit of a task, learned from one environment made and closed again."""
+    env = make_single(task, config.kwargs)
+    try:
+        return EnvSpec(
+            observation_spec(env.observation_space),
+            action_spec(env.action_space, config.action_low, config.action_high),
+            None if env.spec is None else env.spec.max_episode_steps,
+        )
+    finally:
+        env.close()
+
+
+class _Seat(gymnasium.Wrapper[NDArray[np.float32], Any, Any, Any]):
+    """One environment in the row: its observation becomes a state vector, its errors name its index.
+
+    Its info holds nothing but the finished `Episode` (vectorizing every step's info costs more than a small
+    simulator, cuts floats to the type another environment gave first, and fails on arrays of varying shape).
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any], index: int, observation: ObservationSpec) -> None:
+        super().__init__(env)
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (observation.size,), np.float32)
+        self._name = f"environment {index}" + ("" if env.spec is None else f" ({env.spec.id})")
+        self._index = index
+        self._observation = observation
+        self._begin_episode()
+
+    def _begin_episode(self) -> None:
+        self._total_reward, self._length, self._success = 0.0, 0, None
+
+    _success: float | None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        self._begin_episode()
+        with self._errors_named("reset"):
+            raw, _ = self.env.reset(seed=seed, options=options)
+            return self._state(raw), {}
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        with self._errors_named("step"):
+            raw, reward, terminated, truncated, info = self.env.step(action)
+            state, reward = self._state(raw), float(reward)
+        self._total_reward += reward
+        self._length += 1
+        for key in ("success", "is_success"):
+            if key in info:
+                self._success = max(self._success or 0.0, float(info[key]))
+        if not (terminated or truncated):
+            return state, reward, False, False, {}
+        scalars = {
+            key: float(value)
+            for key, value in info.items()
+            if isinstance(value, bool | int | float | np.number | np.bool_) and key not in ("success", "is_success")
+        }
+        episode = Episode(self._index, self._total_reward, self._length, self._success, scalars)
+        return state, reward, bool(terminated), bool(truncated), {"episode": episode}
+
+    def _state(self, raw: Any) -> NDArray[np.float32]:
+        # A copy: an environment may reuse its array, and the reset that follows would overwrite the final observation.
+        state = np.array(self._observation.state(raw))
+        if state.shape != (self._observation.size,):
+            raise ValueError(f"the observation has shape {state.shape}, its space says ({self._observation.size},)")
+        return state
+
+    @contextlib.contextmanager
+    def _errors_named(self, call: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise RuntimeError(f"{self._name} failed in {call}(): {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True)
+class _SeatMaker:
+    """Makes one seat; sent to the worker process where there is one."""
+
+    task: str
+    registration: Registration
+    kwargs: dict[str, Any]
+    index: int
+    observation: ObservationSpec
+    parent: int
+
+    def __call__(self) -> _Seat:
+        if os.getpid() != self.parent:
+            # Ctrl-C reaches the whole process group; the trainer decides when its workers end.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            find_task(self.task)
+        return _Seat(make_single(self.registration, self.kwargs), self.index, self.observation)
+
+
+class _Workers(AsyncVectorEnv[Any, Any]):
+    """An AsyncVectorEnv that names a worker which died, instead of an EOFError or a broken pipe."""
+
+    _broken = False
+
+    def __init__(self, makers: list[_SeatMaker], mode: AutoresetMode) -> None:
+        # Forked workers would inherit torch's threads in an unusable state; the fork server starts without them and
+        # imports this module once for all its children.
+        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        if method == "forkserver":
+            multiprocessing.get_context(method).set_forkserver_preload([__name__])
+        self._task = makers[0].task
+        with self._deaths_named():
+            super().__init__(makers, shared_memory=True, copy=False, context=method, autoreset_mode=mode)
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        with self._deaths_named():
+            return super().reset(seed=seed, options=options)
+
+    def step(
+        self, actions: Any
+    ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        with self._deaths_named():
+            return super().step(actions)
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        if not self._broken:
+            with self._deaths_named():
+                super().close_extras(timeout, terminate)
+            return
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+    @contextlib.contextmanager
+    def _deaths_named(self) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, OSError):
+            sentence = self._who_died()
+            self._broken = True
+            self.close()
+            raise RuntimeError(sentence) from None
+
+    def _who_died(self) -> str:
+        deadline = time.monotonic() + 5.0
+        while time.monotonic() < deadline:
+            for index, process in enumerate(self.processes):
+                if process.exitcode is not None:
+                    code = process.exitcode
+                    how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
+                    if -code == signal.SIGKILL:
+                        how += " (the system does this when memory runs out)"
+                    return f"the worker process of environment {index} ({self._task}) {how}"
+            time.sleep(0.01)
+        return f"a worker process of {self._task} closed its connection"
+
+
+class GymnasiumEnvs:
+    """`num_envs` Gymnasium environments behind Detent's VectorEnv."""
+
+    def __init__(
+        self,
+        task: str,
+        num_envs: int,
+        config: EnvConfig,
+        autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
+    ) -> None:
+        """`autoreset_mode` changes nothing but speed: the same step needs no second call where an episode ends."""
+        self.spec = probe(task, config)
+        self.num_envs = num_envs
+        self._mode = autoreset_mode
+        self._processes = config.processes
+        self._low, self._high = np.asarray(self.spec.action.low), np.asarray(self.spec.action.high)
+        registration = find_task(task)
+        self._makers = [
+            _SeatMaker(task, registration, config.kwargs, i, self.spec.observation, os.getpid())
+            for i in range(num_envs)
+        ]
+        self._envs: SyncVectorEnv[Any, Any] | _Workers | None = None
+
+    def reset(self, seed: int) -> Observation:
+        self.close()
+        if self._processes:
+            self._envs = _Workers(self._makers, self._mode)
+        else:
+            self._envs = SyncVectorEnv(self._makers, copy=False, autoreset_mode=self._mode)
+        # Not seed + i: neighbouring run seeds would share all environments but one.
+        seeds: list[int | None] = np.random.SeedSequence(seed).generate_state(self.num_envs).tolist()
+        state, _ = self._envs.reset(seed=seeds)
+        return _tensors(state)
+
+    def step(self, action: Tensor) -> Step:
+        if self._envs is None:
+            raise RuntimeError("reset(seed) makes the environments; call it before step()")
+        # Clipped in float64: a float32 bound may lie a rounding error outside a float64 Box.
+        clipped = np.clip(action.detach().cpu().numpy().astype(np.float64), self._low, self._high)
+        state, reward, terminated, truncated, info = self._envs.step(
+            clipped.astype(self._envs.single_action_space.dtype)
+        )
+        ended = terminated | truncated
+        final: Observation | None = None
+        episodes: tuple[Episode, ...] = ()
+        if ended.any():
+            rows = np.flatnonzero(ended)
+            if self._mode == AutoresetMode.SAME_STEP:
+                final_state = np.array(state)
+                final_state[rows] = np.stack([info["final_obs"][i] for i in rows])
+                finished = info["final_info"]["episode"]
+            else:
+                # Reset at once, also in NEXT_STEP mode, whose own reset would cost a dummy transition.
+                final_state = np.array(state)
+                finished = info["episode"]
+                state, _ = self._envs.reset(options={"reset_mask": ended})
+            final = {"state": torch.from_numpy(final_state)}
+            episodes = tuple(finished[i] for i in rows)
+        return Step(
+            observation=_tensors(state),
+            reward=torch.from_numpy(reward.astype(np.float32)),
+            terminated=torch.from_numpy(terminated),
+            truncated=torch.from_numpy(truncated),
+            final_observation=final,
+            episodes=episodes,
+        )
+
+    def close(self) -> None:
+        if self._envs is not None:
+            self._envs.close()
+            self._envs = None
+
+
+def _tensors(state: Any) -> Observation:
+    """A copy: Gymnasium fills the same array at every step."""
+    return {"state": torch.from_numpy(np.array(state, dtype=np.float32))}

@@ -1,0 +1,63 @@
+"""Evaluation: a quota of whole episodes per environment, frozen statistics, own seeds; training is not touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from detent.envs import Episode, VectorEnv
+from detent.paper import normalized
+from detent.policy import Policy
+from detent.streams import derive
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Whole episodes of one policy, in order of environment and turn."""
+
+    episodes: tuple[Episode, ...]
+
+    def summary(self, task: str) -> dict[str, Any]:
+        """Mean, spread, a 95% bootstrap interval of the mean, and the TD3-normalized score where the task has one."""
+        returns = np.array([episode.total_reward for episode in self.episodes])
+        low, high = bootstrap_interval(returns)
+        successes = [episode.success for episode in self.episodes if episode.success is not None]
+        out = {
+            "return": float(returns.mean()),
+            "std": float(returns.std(ddof=1)) if len(returns) > 1 else 0.0,
+            "ci95": [low, high],
+            "length": float(np.mean([episode.length for episode in self.episodes])),
+            "episodes": len(self.episodes),
+            "score": normalized(task, float(returns.mean())),
+        }
+        return out | ({"success": float(np.mean(successes))} if successes else {})
+
+
+def bootstrap_interval(values: NDArray[np.float64], resamples: int = 10_000) -> tuple[float, float]:
+    """95% percentile bootstrap interval of the mean; the resampling is seeded, so the same values give the same."""
+    draws = np.random.default_rng(0).choice(values, size=(resamples, len(values)))
+    low, high = np.percentile(draws.mean(axis=1), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def evaluate(policy: Policy, envs: VectorEnv, episodes: int, seed: int, deterministic: bool) -> Evaluation:
+    """Play `episodes` episodes, each environment its fixed share of them.
+
+    A fixed share, because taking whatever finishes first would favour short episodes.
+    """
+    quota = [episodes // envs.num_envs + (env < episodes % envs.num_envs) for env in range(envs.num_envs)]
+    played: list[list[Episode]] = [[] for _ in quota]
+    generator = torch.Generator(policy.device).manual_seed(derive(seed, "eval-act"))
+    observation = envs.reset(derive(seed, "eval-envs"))
+    while any(len(done) < share for done, share in zip(played, quota, strict=True)):
+        action = policy(observation["state"].to(policy.device), deterministic, generator)
+        step = envs.step(action)
+        observation = step.observation
+        for episode in step.episodes:
+            if len(played[episode.env]) < quota[episode.env]:
+                played[episode.env].append(episode)
+    return Evaluation(tuple(episode for turn in played for episode in turn))

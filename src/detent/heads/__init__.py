@@ -1,0 +1,21 @@
+"""Action distributions; a new one is a file and a line here."""
+
+from __future__ import annotations
+
+from detent.config import HeadConfig
+from detent.heads.base import Head
+from detent.heads.categorical import CategoricalHead
+from detent.heads.gaussian import GaussianHead
+from detent.spaces import ActionSpec
+
+HEADS: dict[str, type[CategoricalHead] | type[GaussianHead]] = {
+    "categorical": CategoricalHead,
+    "gaussian": GaussianHead,
+}
+
+
+def make_head(action: ActionSpec, config: HeadConfig) -> Head:
+    return HEADS[config.kind](action, config)
+
+
+__all__ = ["HEADS", "CategoricalHead", "GaussianHead", "Head", "make_head"]

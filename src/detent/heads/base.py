@@ -1,0 +1,46 @@
+"""What an action distribution must be able to do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Generator, Tensor, nn
+
+
+class Head(nn.Module, ABC):
+    """A factorized action distribution over m dimensions, worked on through its parameters `[B, m, P]`.
+
+    A *choice* is what was drawn and what a rollout stores: bin indices for a categorical head, the unclipped sample
+    for a Gaussian. `to_action` turns it into an action inside the Box; nothing ever maps an action back to a choice.
+    """
+
+    num_outputs: int
+    """Numbers per state that the network's last layer must give."""
+
+    @abstractmethod
+    def forward(self, outputs: Tensor) -> Tensor:
+        """Network outputs `[B, num_outputs]` to distribution parameters `[B, m, P]`."""
+
+    @abstractmethod
+    def sample(self, params: Tensor, generator: Generator | None = None) -> Tensor:
+        """A random choice `[B, m]`."""
+
+    @abstractmethod
+    def mode(self, params: Tensor) -> Tensor:
+        """The most probable choice `[B, m]`."""
+
+    @abstractmethod
+    def log_prob(self, params: Tensor, choice: Tensor) -> Tensor:
+        """Log-probability (or log-density) of each dimension's choice `[B, m]`."""
+
+    @abstractmethod
+    def entropy(self, params: Tensor) -> Tensor:
+        """Entropy of each dimension `[B, m]`."""
+
+    @abstractmethod
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        """KL(old || new) of each dimension `[B, m]`."""
+
+    @abstractmethod
+    def to_action(self, choice: Tensor) -> Tensor:
+        """The action `[B, m]` inside the Box that a choice stands for."""

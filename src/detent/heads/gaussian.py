@@ -1,0 +1,69 @@
+"""A diagonal Gaussian, the usual actor of continuous control."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Generator, Tensor, nn
+
+from detent.config import HeadConfig
+from detent.heads.base import Head
+from detent.spaces import ActionSpec
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+
+
+class GaussianHead(Head):
+    """Parameters are mean and log standard deviation `[B, m, 2]`; a choice is the sample before clipping."""
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, action: ActionSpec, config: HeadConfig) -> None:
+        super().__init__()
+        self.register_buffer("low", torch.tensor(action.low))
+        self.register_buffer("high", torch.tensor(action.high))
+        self._squash = config.mean == "squashed"
+        self._log_std_init = config.log_std_init
+        if config.log_std == "state-dependent":
+            self.num_outputs = 2 * action.size
+            self.log_std = None
+        else:
+            self.num_outputs = action.size
+            self.log_std = nn.Parameter(torch.full((action.size,), config.log_std_init))
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        if self.log_std is None:
+            mean, log_std = outputs.chunk(2, dim=-1)
+            log_std = log_std + self._log_std_init
+        else:
+            mean, log_std = outputs, self.log_std.expand_as(outputs)
+        if self._squash:
+            mean = (self.high + self.low) / 2 + (self.high - self.low) / 2 * mean.tanh()
+        return torch.stack([mean, log_std], dim=-1)
+
+    def sample(self, params: Tensor, generator: Generator | None = None) -> Tensor:
+        mean, log_std = params.unbind(-1)
+        noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
+        return mean + log_std.exp() * noise
+
+    def mode(self, params: Tensor) -> Tensor:
+        return params[..., 0]
+
+    def log_prob(self, params: Tensor, choice: Tensor) -> Tensor:
+        mean, log_std = params.unbind(-1)
+        return -0.5 * ((choice - mean) * (-log_std).exp()).square() - log_std - _HALF_LOG_TWO_PI
+
+    def entropy(self, params: Tensor) -> Tensor:
+        return params[..., 1] + 0.5 + _HALF_LOG_TWO_PI
+
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        old_mean, old_log_std = old.unbind(-1)
+        new_mean, new_log_std = new.unbind(-1)
+        spread = (2 * (old_log_std - new_log_std)).exp()
+        shift = ((old_mean - new_mean) * (-new_log_std).exp()).square()
+        return new_log_std - old_log_std + 0.5 * (spread + shift - 1)
+
+    def to_action(self, choice: Tensor) -> Tensor:
+        return choice.clamp(self.low, self.high)

@@ -1,0 +1,75 @@
+"""The paper as data: tasks, presets and variants in the TOML files beside this one, and the `Config` they add up to."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from detent.config import Config, ConfigError, nearest, override
+
+PRESETS = ("paper", "authors", "fast")
+ALGORITHMS = ("ppo",)
+
+
+@cache
+def table(name: str) -> dict[str, Any]:
+    """The contents of `presets/<name>.toml`."""
+    return tomllib.loads((files(__package__) / f"{name}.toml").read_text())
+
+
+def configure(
+    task: str,
+    *,
+    preset: str = "paper",
+    variant: str = "rn-d",
+    algo: str = "ppo",
+    overrides: Mapping[str, Any] | None = None,
+) -> Config:
+    """The complete configuration of a run: preset, then variant, then `overrides`.
+
+    `overrides` are nested (`{"ppo": {"clip": 0.1}}`) or dotted (`{"ppo.clip": 0.1}`).
+    """
+    for what, name, valid in (
+        ("preset", preset, PRESETS),
+        ("variant", variant, tuple(table("variants"))),
+        ("algo", algo, ALGORITHMS),
+    ):
+        if name not in valid:
+            raise ConfigError(f"there is no {what} '{name}'; {nearest(name, valid)}")
+    settings = _preset(preset, table("tasks").get(task, {}).get("family", "gym"))
+    by_kind = settings.pop("actors")
+    variant_settings = {key: value for key, value in table("variants")[variant].items() if key != "description"}
+    config = Config(task=task, preset=preset, variant=variant, algo=algo)
+    config = override(config, settings)
+    config = override(config, {"actor": by_kind[variant_settings["actor"]["kind"]]})
+    config = override(config, variant_settings)
+    return override(config, nested(overrides or {}))
+
+
+def _preset(name: str, family: str) -> dict[str, Any]:
+    """A preset's settings for a family of tasks, on top of those of its base."""
+    contents = table(name)
+    base = _preset(contents["base"], family) if "base" in contents else {}
+    return merged(base, contents[family])
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested `changes` on top of nested `base`."""
+    out = dict(base)
+    for key, value in changes.items():
+        both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
+        out[key] = merged(out[key], value) if both else value
+    return out
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys as nested tables."""
+    out: dict[str, Any] = {}
+    for key, value in flat.items():
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        out = merged(out, value)
+    return out

@@ -1,0 +1,135 @@
+"""Collecting experience: the policy acts, the environments answer, tensors of shape [T, N, ...] are filled."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import torch
+from torch import Generator, Tensor
+
+from detent.envs import Episode, Observation, VectorEnv
+from detent.policy import Policy
+
+
+class NonFiniteError(RuntimeError):
+    """An environment or an update gave NaN or infinity."""
+
+
+@dataclass
+class Rollout:
+    """One iteration's experience; buffers are made once and filled again each time.
+
+    Observations, choices and values live with the policy; rewards and flags where the simulator gives them.
+    """
+
+    observation: Observation
+    """Raw observations `[T, N, ...]`."""
+    choice: Tensor
+    """`[T, N, m]`, in the head's own type."""
+    log_prob: Tensor
+    """`[T, N, m]`, when the choice was made."""
+    value: Tensor
+    """`[T, N]`."""
+    final_value: Tensor
+    """`[T, N]`: V(final observation) where an episode ended, 0 elsewhere."""
+    last_value: Tensor
+    """`[N]`: V(observation after the last step)."""
+    reward: Tensor
+    """`[T, N]`, raw."""
+    terminated: Tensor
+    """`[T, N]` bool."""
+    truncated: Tensor
+    """`[T, N]` bool."""
+    episodes: list[Episode] = field(default_factory=list)
+    """Episodes that ended in this rollout."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Where the time went: `act`, `simulate`."""
+
+    @property
+    def ended(self) -> Tensor:
+        """`[T, N]` bool: the last step of an episode."""
+        return self.terminated | self.truncated
+
+
+def allocate(policy: Policy, first: Observation, steps: int) -> Rollout:
+    """Empty buffers for `steps` steps of the environments that gave the observation `first` `[N, ...]`."""
+    on_device = to_device(first, policy.device)
+    choice, log_prob, _ = policy.act(on_device)
+    shape = (steps, len(choice))
+    return Rollout(
+        observation={key: value.new_zeros((steps, *value.shape)) for key, value in on_device.items()},
+        choice=choice.new_zeros((steps, *choice.shape)),
+        log_prob=log_prob.new_zeros((steps, *log_prob.shape)),
+        value=log_prob.new_zeros(shape),
+        final_value=log_prob.new_zeros(shape),
+        last_value=log_prob.new_zeros(shape[1:]),
+        reward=torch.zeros(shape, device=first["state"].device),
+        terminated=torch.zeros(shape, device=first["state"].device, dtype=torch.bool),
+        truncated=torch.zeros(shape, device=first["state"].device, dtype=torch.bool),
+    )
+
+
+def to_device(observation: Observation, device: torch.device) -> Observation:
+    return {key: value.to(device) for key, value in observation.items()}
+
+
+def collect(
+    policy: Policy, envs: VectorEnv, observation: Observation, rollout: Rollout, generator: Generator
+) -> Observation:
+    """Fill `rollout`, acting on `observation` first; the observation to act on next time."""
+    rollout.episodes.clear()
+    finals: list[tuple[int, Tensor, Observation]] = []
+    acting = simulating = 0.0
+    clock = time.perf_counter()
+    for t in range(len(rollout.reward)):
+        observation = to_device(observation, policy.device)
+        choice, log_prob, action = policy.act(observation, generator)
+        for key, value in observation.items():
+            rollout.observation[key][t] = value
+        rollout.choice[t] = choice
+        rollout.log_prob[t] = log_prob
+        acted = time.perf_counter()
+        step = envs.step(action)
+        simulated = time.perf_counter()
+        observation = step.observation
+        rollout.reward[t] = step.reward
+        rollout.terminated[t] = step.terminated
+        rollout.truncated[t] = step.truncated
+        if step.final_observation is not None:
+            ended = step.terminated | step.truncated
+            finals.append((t, ended, {key: value[ended] for key, value in step.final_observation.items()}))
+            rollout.episodes.extend(step.episodes)
+        acting += acted - clock
+        simulating += simulated - acted
+        clock = simulated
+    _fill_values(policy, rollout, finals, observation)
+    rollout.seconds = {"act": acting + time.perf_counter() - clock, "simulate": simulating}
+    return observation
+
+
+@torch.no_grad()
+def _fill_values(
+    policy: Policy, rollout: Rollout, finals: list[tuple[int, Tensor, Observation]], last: Observation
+) -> None:
+    """The critic's part, in two large batches instead of one small one per step."""
+    flat = {key: value.flatten(end_dim=1) for key, value in rollout.observation.items()}
+    rollout.value.copy_(policy.value(policy.normalize(flat)).view_as(rollout.value))
+    rollout.last_value.copy_(policy.value(policy.normalize(to_device(last, policy.device))))
+    rollout.final_value.zero_()
+    if finals:
+        joined = to_device({key: torch.cat([final[key] for _, _, final in finals]) for key in last}, policy.device)
+        values = policy.value(policy.normalize(joined)).split([len(final["state"]) for _, _, final in finals])
+        for (t, ended, _), value in zip(finals, values, strict=True):
+            rollout.final_value[t, ended] = value
+
+
+def require_finite(rollout: Rollout) -> None:
+    """Stop with the environment named where an observation or reward is NaN or infinite."""
+    for key, tensor in {**rollout.observation, "reward": rollout.reward}.items():
+        if tensor.is_floating_point() and not tensor.sum().isfinite():
+            bad = (~tensor.isfinite()).flatten(start_dim=2).any(-1) if tensor.dim() > 2 else ~tensor.isfinite()
+            if bad.any():
+                t, env = (int(i) for i in bad.nonzero()[0])
+                what = "reward" if key == "reward" else f"observation '{key}'"
+                raise NonFiniteError(f"environment {env} gave a non-finite {what} at step {t} of the rollout")

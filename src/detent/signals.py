@@ -1,0 +1,39 @@
+"""Stopping on request: the first signal asks, the second insists."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class StopRequest:
+    """While active, SIGINT and SIGTERM set `requested`; a second SIGINT interrupts at once.
+
+    Signals reach only the main thread of a process; in another thread this does nothing.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self.requested = False
+        self._tell = tell
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.requested and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.requested = True
+        self._tell("stopping after this iteration, with a checkpoint (Ctrl-C again stops at once)")

@@ -1,0 +1,376 @@
+"""The training loop: collect, estimate advantages, update, report; evaluate and save when due."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from detent import checkpoint
+from detent.advantages import gae
+from detent.config import Config, ConfigError, save_config, validate
+from detent.envs import choose_backend, make_envs, probe
+from detent.evaluate import evaluate
+from detent.normalize import RewardScaler
+from detent.objectives import make_policy_loss
+from detent.optimize import Batch, FlatAdam, update
+from detent.paper import normalized, paper_score
+from detent.policy import Policy
+from detent.progress import Reporter, Silent
+from detent.rollout import NonFiniteError, Rollout, allocate, collect, require_finite
+from detent.runlog import RunLog
+from detent.signals import StopRequest
+from detent.spaces import EnvSpec, Observation
+from detent.streams import derive
+
+Row = dict[str, Any]
+Hook = Callable[[Row, Policy], bool | None]
+"""Called after each iteration with its metrics and the policy; returning True stops the run with a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended."""
+
+    path: Path
+    step: int
+    finished: bool
+    """False when it was stopped on request."""
+    evaluation: Row | None
+    """The last evaluation."""
+
+
+def train(
+    config: Config,
+    *,
+    out: Path | str | None = None,
+    on_iteration: Hook | None = None,
+    reporter: Reporter | None = None,
+) -> Result:
+    """Train from the beginning in a new run directory."""
+    reporter = reporter or Silent()
+    config, spec = resolve(config)
+    trainer = Trainer(config, spec, reporter, on_iteration)
+    if config.init_from:
+        trainer.start_from(Path(config.init_from))
+    log = RunLog.create(Path(out) if out else default_directory(config), config)
+    return _run(trainer, log)
+
+
+def resume(
+    run: Path | str,
+    *,
+    steps: int | None = None,
+    schedule_steps: int | None = None,
+    exact: bool = False,
+    on_iteration: Hook | None = None,
+    reporter: Reporter | None = None,
+) -> Result:
+    """Go on with a run that was cut off or stopped, or extend a finished one to `steps`."""
+    reporter = reporter or Silent()
+    log, config = RunLog.reopen(Path(run))
+    extended = dataclasses.replace(
+        config, steps=steps or config.steps, schedule_steps=schedule_steps or config.schedule_steps
+    )
+    validate(extended)
+    if extended.iterations < config.iterations:
+        raise ConfigError(f"{run} is planned for {config.steps} steps; --steps can extend it, not shorten it")
+    state, damaged = checkpoint.find_resumable(log.path, exact)
+    for sentence in damaged:
+        reporter.message(f"{sentence}; using the one before")
+    if state and state.iteration >= extended.iterations:
+        log.close()
+        raise ConfigError(f"{run} is finished at step {state.step:,}; --steps extends it")
+    trainer = Trainer(extended, state.spec if state else probe(config.task, config.env), reporter, on_iteration)
+    if state:
+        trainer.restore(log.path, state)
+    elif config.init_from:
+        trainer.start_from(Path(config.init_from))
+    save_config(extended, log.path / "config.toml")
+    step = state.step if state else 0
+    log.rewind(step)
+    checkpoint.remove_after(log.path, step)
+    log.interrupted(step, exact=state is None or state.kind == "scheduled")
+    reporter.message(f"resuming {log.path} at step {step:,}")
+    return _run(trainer, log)
+
+
+def resolve(config: Config) -> tuple[Config, EnvSpec]:
+    """`config` with everything automatic made definite for this machine, and the task's spaces."""
+    validate(config)
+    backend = choose_backend(config.task, config.env)
+    spec = probe(config.task, config.env)
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros((), device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device '{device}' cannot be used: {str(error).splitlines()[0]}") from None
+    if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise ConfigError("tensorboard is not installed: pip install 'detent[tensorboard]'")
+    episode = spec.max_episode_steps or 1000
+    twentieth = -(-config.steps // 20)
+    resolved = dataclasses.replace(
+        config,
+        device=device,
+        threads=config.threads or len(os.sched_getaffinity(0)),
+        env=dataclasses.replace(config.env, backend=backend),
+        eval=dataclasses.replace(config.eval, interval=config.eval.interval or twentieth),
+        checkpoint=dataclasses.replace(
+            config.checkpoint,
+            interval=config.checkpoint.interval or max(twentieth, 20 * episode * config.env.num_envs),
+        ),
+    )
+    return resolved, spec
+
+
+def default_directory(config: Config) -> Path:
+    task = config.task.rpartition(":")[2].replace("/", "-")
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / f"{task}-{config.variant}-{config.algo}-s{config.seed}-{stamp}"
+
+
+def _run(trainer: Trainer, log: RunLog) -> Result:
+    """Run the loop and leave the directory saying how it ended, whatever happens."""
+    log.start(hardware(), trainer.config.tensorboard)
+    try:
+        result = trainer.run(log)
+    except BaseException as error:
+        log.set_status("failed", f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        trainer.reporter.close()
+        trainer.envs.close()
+        log.close()
+    return result
+
+
+def hardware() -> dict[str, Any]:
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {"machine": platform.machine(), "system": platform.platform(), "cores": os.cpu_count(), "gpu": gpu}
+
+
+class Trainer:
+    """Everything that changes during a run."""
+
+    def __init__(self, config: Config, spec: EnvSpec, reporter: Reporter, on_iteration: Hook | None) -> None:
+        torch.set_num_threads(config.threads)
+        self.config, self.spec, self.reporter, self.on_iteration = config, spec, reporter, on_iteration
+        self.device = torch.device(config.device)
+        self.policy = Policy(spec, config).to(self.device)
+        self.optimizer = FlatAdam(self.policy, config.update)
+        self.policy_loss = make_policy_loss(config)
+        self.reward_scaler = RewardScaler(config.env.num_envs, config.advantage.gamma, config.normalize.clip).to(
+            self.device
+        )
+        self.envs = make_envs(config.task, config.env, config.env.num_envs, config.threads)
+        self.iteration = 0
+        self.best: tuple[int, float] | None = None
+        self.last_evaluation: Row | None = None
+
+    @property
+    def step(self) -> int:
+        """Environment steps so far."""
+        return self.config.warmup + self.iteration * self.config.batch_size
+
+    def run(self, log: RunLog) -> Result:
+        """Iterate until all steps are done or a stop is requested."""
+        config = self.config
+        self.reporter.start(config, log.path, self.spec.observation.notes)
+        if self.iteration == 0:
+            self._warm_up()
+            self._evaluate(log)
+        observation = self._rebuild()
+        rollout = allocate(self.policy, observation, config.rollout_steps)
+        stopping = False
+        with StopRequest(self.reporter.message) as stop:
+            while self.iteration < config.iterations and not stopping:
+                observation, row = self._iterate(observation, rollout)
+                log.append("metrics", row)
+                log.heartbeat()
+                self.reporter.iteration(row, log.wall_time())
+                stopping = bool(self.on_iteration and self.on_iteration(row, self.policy))
+                finished = self.iteration == config.iterations
+                due = self.iteration % config.iterations_per(config.eval.interval) == 0
+                improved = self._evaluate(log) if due or finished else False
+                scheduled = self.iteration % config.iterations_per(config.checkpoint.interval) == 0
+                stopping = stopping or stop.requested
+                if scheduled:
+                    self._save(log, "scheduled")
+                    observation = self._rebuild()
+                elif stopping or finished:
+                    self._save(log, "stopped")
+                elif improved:
+                    self._save(log, "best")
+        finished = self.iteration == config.iterations
+        log.set_status("finished" if finished else "stopped", "all steps done" if finished else "stopped on request")
+        return Result(log.path, self.step, finished, self.last_evaluation)
+
+    def _iterate(self, observation: Observation, rollout: Rollout) -> tuple[Observation, Row]:
+        """One rollout and one update; the observation to act on next, and the iteration's metrics."""
+        config = self.config
+        started = time.perf_counter()
+        observation = collect(self.policy, self.envs, observation, rollout, self._generator("act"))
+        require_finite(rollout)
+        prepared = time.perf_counter()
+        batch = self._batch(rollout)
+        updating = time.perf_counter()
+        learning_rate = config.update.learning_rate
+        if config.update.anneal:
+            learning_rate *= max(0.0, 1 - self.iteration * config.batch_size / config.schedule_steps)
+        self.optimizer.set_learning_rate(learning_rate)
+        losses = update(self.policy, self.optimizer, batch, self.policy_loss, config.update, self._generator("shuffle"))
+        if not all(map(math.isfinite, losses.values())):
+            raise NonFiniteError(f"the update of iteration {self.iteration + 1} gave {losses}")
+        self.policy.update_statistics(rollout.observation)
+        self.iteration += 1
+        ended = time.perf_counter()
+        seconds = {
+            **rollout.seconds,
+            "prepare": updating - prepared,
+            "update": ended - updating,
+            "iteration": ended - started,
+        }
+        row: Row = {"step": self.step, "iteration": self.iteration}
+        row |= self._episodes(rollout) | losses
+        row |= {"explained_variance": explained_variance(batch), "learning_rate": learning_rate}
+        row |= {f"time/{part}": value for part, value in seconds.items()}
+        return observation, row | {"time/sps": config.batch_size / seconds["iteration"]}
+
+    def _batch(self, rollout: Rollout) -> Batch:
+        """The rollout as the update sees it: rewards scaled, advantages estimated, time and environment flattened."""
+        config = self.config
+        reward, terminated, truncated = (
+            tensor.to(self.device) for tensor in (rollout.reward, rollout.terminated, rollout.truncated)
+        )
+        if config.normalize.reward:
+            reward = self.reward_scaler(reward, terminated | truncated)
+        advantages = gae(
+            reward, rollout.value, rollout.last_value, rollout.final_value, terminated, truncated,
+            config.advantage.gamma, config.advantage.gae_lambda, config.advantage.bootstrap_on_termination,
+        )  # fmt: skip
+        return Batch(
+            observation={
+                key: value.flatten(end_dim=1) for key, value in self.policy.normalize(rollout.observation).items()
+            },
+            choice=rollout.choice.flatten(end_dim=1),
+            log_prob=rollout.log_prob.flatten(end_dim=1),
+            value=rollout.value.flatten(),
+            advantages=advantages.flatten(),
+            returns=(advantages + rollout.value).flatten(),
+        )
+
+    def _episodes(self, rollout: Rollout) -> Row:
+        """Statistics of the episodes that ended in this rollout; None where there was none."""
+        row: Row = {"return": None, "length": None, "score": None, "episodes": len(rollout.episodes)}
+        if rollout.episodes:
+            row["return"] = mean(episode.total_reward for episode in rollout.episodes)
+            row["length"] = mean(episode.length for episode in rollout.episodes)
+            row["score"] = normalized(self.config.task, row["return"])
+        successes = [episode.success for episode in rollout.episodes if episode.success is not None]
+        if successes:
+            row["success"] = mean(successes)
+        return row
+
+    def _warm_up(self) -> None:
+        """Start the observation statistics with counted random-action steps."""
+        if self.config.warmup == 0:
+            return
+        generator = self._generator("warm-up")
+        low, high = torch.tensor(self.spec.action.low), torch.tensor(self.spec.action.high)
+        observation = self.envs.reset(derive(self.config.seed, "warm-up-envs"))
+        seen = [observation["state"]]
+        for _ in range(self.config.normalize.warmup_steps - 1):
+            uniform = torch.rand(self.config.env.num_envs, len(low), generator=generator, device=self.device)
+            seen.append(self.envs.step(low + (high - low) * uniform.cpu()).observation["state"])
+        self.policy.update_statistics({"state": torch.stack(seen).to(self.device)})
+
+    def _rebuild(self) -> Observation:
+        """Environments made anew from a seed of this iteration, so that resuming here changes nothing."""
+        self.reward_scaler.forget_episodes()
+        return self.envs.reset(derive(self.config.seed, "envs", self.iteration))
+
+    def _generator(self, stream: str) -> torch.Generator:
+        return torch.Generator(self.device).manual_seed(derive(self.config.seed, stream, self.iteration))
+
+    def _evaluate(self, log: RunLog) -> bool:
+        """Play the evaluation episodes both ways and log them; whether this is the best policy so far."""
+        config = self.config
+        row: Row = {"step": self.step, "iteration": self.iteration}
+        started = time.perf_counter()
+        env_config = dataclasses.replace(config.env, processes=False)
+        envs = make_envs(config.task, env_config, min(config.eval.num_envs, config.eval.episodes), config.threads)
+        try:
+            for play in ("stochastic", "deterministic"):
+                seed = derive(config.seed, "eval", self.iteration, play)
+                played = evaluate(self.policy, envs, config.eval.episodes, seed, play == "deterministic")
+                row[play] = played.summary(config.task)
+        finally:
+            envs.close()
+        row["paper_score"] = paper_score(config.algo, config.task, config.variant, self.step)
+        row["time/seconds"] = time.perf_counter() - started
+        log.append("evals", row)
+        self.last_evaluation = row
+        self.reporter.evaluation(row)
+        score = row["stochastic"].get("success", row["stochastic"]["return"])
+        if self.best is not None and score <= self.best[1]:
+            return False
+        self.best = (self.step, score)
+        return True
+
+    def _save(self, log: RunLog, kind: checkpoint.Kind) -> None:
+        log.sync()
+        best_step, best_score = self.best or (None, None)
+        state = checkpoint.State(self.step, self.iteration, kind, best_step, best_score, self.spec)
+        trainer = {f"adam/{key}": value for key, value in self.optimizer.state().items()}
+        trainer |= {f"reward/{key}": value for key, value in self.reward_scaler.state_dict().items()}
+        path = checkpoint.save(log.path, state, self.policy.state_dict(), trainer)
+        checkpoint.prune(log.path, self.config.checkpoint.keep)
+        self.reporter.checkpoint(path, kind)
+
+    def restore(self, run: Path, state: checkpoint.State) -> None:
+        """Take everything from a checkpoint of this run."""
+        path = checkpoint.directory(run, state.step)
+        self.policy.load_state_dict(checkpoint.load_tensors(path, "policy"))
+        trainer = checkpoint.load_tensors(path, "trainer", str(self.device))
+        self.optimizer.load_state(_under("adam/", trainer))
+        self.reward_scaler.load_state_dict(_under("reward/", trainer))
+        self.iteration = state.iteration
+        if state.best_step is not None and state.best_score is not None:
+            self.best = (state.best_step, state.best_score)
+
+    def start_from(self, run: Path) -> None:
+        """Take the best policy of another run, to fine-tune it."""
+        policy, state, _ = checkpoint.load_policy(run)
+        theirs = {key: tuple(value.shape) for key, value in policy.state_dict().items()}
+        ours = {key: tuple(value.shape) for key, value in self.policy.state_dict().items()}
+        if theirs != ours or state.spec.action != self.spec.action:
+            different = sorted(key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key))
+            raise ConfigError(
+                f"the policy of {run} does not fit this run (different: {', '.join(different) or 'action bounds'}); "
+                "give the same task spaces, variant, width and bins"
+            )
+        self.policy.load_state_dict(policy.state_dict())
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def explained_variance(batch: Batch) -> float:
+    """1 - Var(return - value) / Var(return): 1 for a perfect critic, 0 for a constant one and for constant returns."""
+    spread = batch.returns.var()
+    return float(torch.where(spread > 0, 1 - (batch.returns - batch.value).var() / spread, 0.0))
