@@ -8,8 +8,36 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from detent.cli import prepare_threads
+import detent
+from detent.figures import draw_learning_curves
+from detent.progress import make_reporter
+from detent.runlog import read_rows
+from detent.video import RenderError, record_run
 
-prepare_threads()  # before torch is imported
+TASK = "Hopper-v4"
+STEPS = 80_000
 
-import detent  # noqa: E402
+
+def main() -> None:
+    config = detent.configure(TASK, preset="fast", overrides={"steps": STEPS, "eval.episodes": 20, "eval.num_envs": 20})
+    run = Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
+    detent.train(config, out=run, reporter=make_reporter())
+
+    before, *_, after = read_rows(run / "evals.jsonl")
+    print(f"\n{TASK}, {before['stochastic']['episodes']} episodes each:      before      after")
+    for name, play in (("sampled actions", "stochastic"), ("most probable actions", "deterministic")):
+        for what, key in (("return", "return"), ("score (0 random, 1 TD3)", "score"), ("episode length", "length")):
+            print(f"  {f'{what}, {name}':46}{before[play][key]:9.2f}  {after[play][key]:9.2f}")
+
+    draw_learning_curves([run], run / "learning-curve.png")
+    print(f"\nlearning curve: {run / 'learning-curve.png'}")
+    try:
+        for path in record_run(run):
+            print(f"film:           {path}")
+    except RenderError as error:
+        print(f"no film:        {error}")
+    print(f"run directory:  {run} (detent eval {run})")
+
+
+if __name__ == "__main__":
+    main()

@@ -92,7 +92,6 @@ def test_statistics_change_only_by_merging() -> None:
 def test_a_state_dict_brings_back_the_same_bits() -> None:
     saved = ObservationNormalizer(3, clip=10.0)
     saved.merge(5 + 3 * torch.randn(50, 3))
-    assert set(saved.state_dict()) == {"mean", "var", "count"}
     loaded = ObservationNormalizer(3, clip=10.0)
     loaded.load_state_dict(saved.state_dict())
     x = torch.randn(20, 3)

@@ -23,7 +23,7 @@ from detent.config import Config, ConfigError, load_config
 from detent.policy import Policy
 from detent.rollout import NonFiniteError
 from detent.runlog import RunLog, read_rows
-from detent.trainer import resolve
+from detent.session import resolve
 
 TARGET = "detent.envs.scripted:Target-v0"
 
@@ -178,7 +178,7 @@ def test_stopping_on_request_saves_everything_and_resuming_goes_on(tmp_path: Pat
     result = detent.train(small(), out=run, on_iteration=stop_in_iteration_three)
     assert not result.finished
     assert rows(run, "metrics")[-1]["iteration"] == 3
-    assert checkpoint.read_state(checkpoint.locate(run, "latest")).kind == "stopped"
+    assert checkpoint.read_state(checkpoint.locate(run, "latest")).kind == "final"
     assert json.loads((run / "run.json").read_text())["status"] == "stopped"
     assert detent.resume(run).finished
     assert [row["iteration"] for row in rows(run, "metrics")] == list(
@@ -269,8 +269,7 @@ def test_non_finite_numbers_stop_the_run_with_the_environment_named(what: str, t
 
 
 def test_automatic_settings_are_made_definite(tmp_path: Path) -> None:
-    config, spec = resolve(detent.configure("Hopper-v4"))
-    assert spec.max_episode_steps == 1000
+    config = resolve(detent.configure("Hopper-v4"))
     assert config.threads >= 1
     assert config.device in ("cpu", "cuda")
     assert config.env.backend == "envpool"
@@ -298,3 +297,10 @@ def test_tensorboard_gets_the_metrics(tmp_path: Path) -> None:
     logged = [scalar.value for scalar in events.Scalars("metrics/kl")]
     np.testing.assert_allclose(logged, [row["kl"] for row in rows(tmp_path / "run", "metrics")], rtol=1e-6)
     assert events.Scalars("evals/stochastic/return")
+
+
+def test_scheduled_checkpoints_log_the_share_of_transitions_they_cut_off(tmp_path: Path) -> None:
+    # Episodes of 8 steps and rebuilds every 2 iterations of 30 steps: 60 = 7 x 8 + 4, so 4 of 60 steps are cut off.
+    detent.train(small({"rollout_steps": 30, "update.minibatches": 4, "checkpoint.interval": 240}), out=tmp_path / "run")
+    shares = [row.get("cut_share") for row in rows(tmp_path / "run", "metrics")]
+    assert shares[:4] == [None, pytest.approx(4 / 60), None, pytest.approx(4 / 60)]

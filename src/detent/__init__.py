@@ -13,12 +13,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from detent.threads import prepare_threads
+
 if TYPE_CHECKING:
     from detent.checkpoint import load
     from detent.config import Config, ConfigError
     from detent.policy import Policy
     from detent.presets import configure
-    from detent.trainer import Result, resume, train
+    from detent.session import resume, train
+    from detent.trainer import Result
 
 __version__ = "0.1.0"
 __all__ = ["Config", "ConfigError", "Policy", "Result", "configure", "load", "resume", "train"]
@@ -30,8 +33,8 @@ _HOME = {
     "Result": "trainer",
     "configure": "presets",
     "load": "checkpoint",
-    "resume": "trainer",
-    "train": "trainer",
+    "resume": "session",
+    "train": "session",
 }
 
 
@@ -39,4 +42,5 @@ def __getattr__(name: str) -> Any:
     """Names are imported when they are used: `import detent` needs neither torch nor a simulator."""
     if name not in _HOME:
         raise AttributeError(f"module 'detent' has no attribute '{name}'")
+    prepare_threads()
     return getattr(import_module(f"detent.{_HOME[name]}"), name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -11,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -19,9 +21,9 @@ from detent.policy import Policy
 from detent.runlog import RunError, read_run_config
 from detent.spaces import ActionSpec, EnvSpec, ObservationSpec
 
-Kind = Literal["scheduled", "stopped", "best"]
-"""`scheduled`: environments are rebuilt here in every run, so resuming is exact; `stopped`: saved on request or at the
-end; `best`: saved only because its evaluation was the best so far."""
+Kind = Literal["scheduled", "final", "best"]
+"""`scheduled`: environments are rebuilt here in every run, so resuming is exact; `final`: saved where the run
+ended or was stopped; `best`: saved only because its evaluation was the best so far."""
 
 
 class DamagedCheckpointError(RunError):
@@ -70,8 +72,9 @@ def read_state(path: Path) -> State:
     """The verified `state.json` of a checkpoint; a damaged one is refused by name."""
     try:
         content = json.loads((path / "state.json").read_text())
-        for name, expected in content.pop("hashes").items():
-            if _sha256(path / name) != expected:
+        hashes = content.pop("hashes")
+        for name in ("policy.safetensors", "trainer.safetensors"):
+            if _sha256(path / name) != hashes[name]:
                 raise DamagedCheckpointError(f"checkpoint {path} is damaged: {name} does not match its hash")
         spec = content.pop("spec")
         return State(
@@ -87,7 +90,10 @@ def read_state(path: Path) -> State:
 
 
 def load_tensors(path: Path, name: Literal["policy", "trainer"], device: str = "cpu") -> dict[str, Tensor]:
-    return load_file(path / f"{name}.safetensors", device=device)
+    try:
+        return load_file(path / f"{name}.safetensors", device=device)
+    except SafetensorError as error:
+        raise DamagedCheckpointError(f"checkpoint {path} is damaged: {name}.safetensors: {error}") from None
 
 
 def find_resumable(run: Path, exact: bool) -> tuple[State | None, list[str]]:
@@ -95,7 +101,7 @@ def find_resumable(run: Path, exact: bool) -> tuple[State | None, list[str]]:
 
     None means the beginning: a run killed before its first checkpoint starts again, to the same end.
     """
-    wanted = ("scheduled",) if exact else ("scheduled", "stopped")
+    wanted = ("scheduled",) if exact else ("scheduled", "final")
     damaged: list[str] = []
     for step in reversed(steps(run)):
         try:
@@ -109,8 +115,14 @@ def find_resumable(run: Path, exact: bool) -> tuple[State | None, list[str]]:
 
 
 def prune(run: Path, keep: int) -> None:
-    """Remove all but the latest `keep` resumable checkpoints and the bests that those and the newest name."""
-    states = [read_state(directory(run, step)) for step in steps(run)]
+    """Remove all but the latest `keep` resumable checkpoints and the bests that those and the newest name.
+
+    A damaged one neither counts nor goes: training does not stop for it, and its owner may still want to look.
+    """
+    states: list[State] = []
+    for step in steps(run):
+        with contextlib.suppress(DamagedCheckpointError):
+            states.append(read_state(directory(run, step)))
     resumable = [state for state in states if state.kind != "best"][-keep:]
     needed = {state.step for state in resumable} | {state.best_step for state in (*resumable, *states[-1:])}
     for state in states:

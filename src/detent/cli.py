@@ -9,7 +9,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -20,7 +20,8 @@ from tyro.conf import Positional, arg
 from detent import __version__
 from detent.config import Config, ConfigError, nearest, override, read_toml, to_dict
 from detent.presets import PRESETS, configure, table
-from detent.runlog import RunError, read_run_config
+from detent.runlog import read_run_config
+from detent.threads import prepare_threads
 
 STOPPED = 3
 Command = TypeVar("Command")
@@ -42,13 +43,13 @@ class Train:
     """With --resume: go back to the last scheduled checkpoint, where resuming is exact to the bit."""
 
     def run(self) -> int:
-        from detent import trainer
+        from detent import session
         from detent.progress import make_reporter
 
         reporter = make_reporter()
         if self.resume is not None:
             settings = self.settings
-            result = trainer.resume(
+            result = session.resume(
                 self.resume,
                 steps=settings.steps,
                 schedule_steps=settings.schedule_steps,
@@ -56,7 +57,7 @@ class Train:
                 reporter=reporter,
             )
         else:
-            result = trainer.train(self.settings, out=self.out, reporter=reporter)
+            result = session.train(self.settings, out=self.out, reporter=reporter)
         if result.finished:
             print(f"finished: {result.path} (detent eval {result.path}, detent video {result.path})")
             return 0
@@ -73,7 +74,7 @@ def parse_train(words: list[str]) -> Train:
         raise ConfigError("--exact goes with --resume")
     file = read_toml(first.config) if first.config else {}
     named = override(Config(), {key: file[key] for key in _NAMES if key in file})
-    chosen = _parse(Train, words, Train(named)).settings
+    chosen = _parse(Train, words, Train(named)).settings if file else first.settings
     for key in _NAMES[1:]:
         if key in file and getattr(chosen, key) != file[key]:
             raise ConfigError(
@@ -97,13 +98,21 @@ def _parse_resume(words: list[str], first: Train) -> Train:
         before, steps=command.settings.steps, schedule_steps=command.settings.schedule_steps
     )
     if command.settings != lengthened:
-        was, now = to_dict(lengthened), to_dict(command.settings)
-        changed = ", ".join(sorted(key for key in was if was[key] != now[key]))
+        changed = ", ".join(_changed(to_dict(lengthened), to_dict(command.settings)))
         raise ConfigError(
             f"--resume keeps the run's settings, only --steps and --schedule-steps can be given; changed: {changed}. "
             f"To go on with other settings, train a new run with --init-from {first.resume}"
         )
     return command
+
+
+def _changed(was: dict[str, Any], now: dict[str, Any], where: str = "") -> Iterator[str]:
+    """Dotted names of the settings that differ."""
+    for key, value in was.items():
+        if isinstance(value, dict) and key != "kwargs":
+            yield from _changed(value, now[key], f"{where}{key}.")
+        elif value != now[key]:
+            yield f"{where}{key}"
 
 
 @dataclass(frozen=True)
@@ -136,6 +145,8 @@ class Eval:
         for name in ("episodes", "envs"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"--{name} is {getattr(self, name)}; it must be at least 1")
+        if self.threads < 0:
+            raise ConfigError(f"--threads is {self.threads}; it must not be negative (0: all cores)")
         threads = self.threads or os.cpu_count() or 1
         torch.set_num_threads(threads)
         policy, state, config = load_policy(self.run_directory, self.checkpoint)
@@ -287,11 +298,6 @@ def usage() -> str:
     return "\n".join([*lines, "", "detent COMMAND --help tells the flags of a command."])
 
 
-def prepare_threads() -> None:
-    """Let waiting OpenMP threads sleep instead of spin: spinning ones lose badly to any other job on the machine."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-
 def main(words: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if words is None else words)
     if not words or words[0] in ("-h", "--help"):
@@ -311,7 +317,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"detent {name}: {error}", file=sys.stderr)
         return 2
-    except (RunError, RuntimeError) as error:
+    except (RuntimeError, OSError) as error:
         print(f"detent {name}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

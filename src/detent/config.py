@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import os
 import tomllib
 import types
 import typing
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
 Section = TypeVar("Section", bound="DataclassInstance")
 
 
-class ConfigError(ValueError):
-    """A setting, file or space that a run cannot be made from; its text is a sentence for the user."""
+class ConfigError(Exception):
+    """A setting, file or space that a run cannot be made from; its text is a sentence for the user.
+
+    No ValueError: tyro would draw its own box around the sentence.
+    """
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:
@@ -103,8 +107,9 @@ class NetworkConfig:
     """rn only: skip connection around each block."""
 
     def __post_init__(self) -> None:
-        _require(self.width >= 1, f"a network width is {self.width}; it must be at least 1")
-        _require(self.depth >= 0, f"a network depth is {self.depth}; it must not be negative")
+        section = type(self).__name__.removesuffix("Config").lower()
+        _require(self.width >= 1, f"{section}.width is {self.width}; it must be at least 1")
+        _require(self.depth >= 0, f"{section}.depth is {self.depth}; it must not be negative")
 
 
 @dataclass(frozen=True)
@@ -200,9 +205,11 @@ class UpdateConfig:
         for name in ("epochs", "minibatches"):
             _require(getattr(self, name) >= 1, f"update.{name} is {getattr(self, name)}; it must be at least 1")
         for name in ("learning_rate", "adam_eps"):
-            _require(getattr(self, name) > 0, f"update.{name} is {getattr(self, name)}; it must be positive")
+            value = getattr(self, name)
+            _require(0 < value < math.inf, f"update.{name} is {value}; it must be positive and finite")
         for name in ("weight_decay", "max_grad_norm", "entropy_coef", "value_coef", "value_clip", "target_kl"):
-            _require(getattr(self, name) >= 0, f"update.{name} is {getattr(self, name)}; it must not be negative")
+            value = getattr(self, name)
+            _require(0 <= value < math.inf, f"update.{name} is {value}; it must be finite and not negative")
 
 
 @dataclass(frozen=True)
@@ -329,6 +336,13 @@ def validate(config: Config) -> None:
         f"steps ({config.steps}) goes past schedule_steps ({config.schedule_steps}), where the learning rate has "
         "come down to zero; give a longer --schedule-steps, or --update.no-anneal",
     )
+    try:
+        tomli_w.dumps(config.env.kwargs)
+    except TypeError as error:
+        raise ConfigError(
+            f"env.kwargs {config.env.kwargs} cannot be written to config.toml ({error}); it takes numbers, text, "
+            "booleans, and lists and tables of them"
+        ) from None
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -377,12 +391,18 @@ def _coerce(hint: Any, value: Any, path: str) -> Any:
         return value
     if float in allowed and type(value) is int:
         return float(value)
-    names = " or ".join(getattr(t, "__name__", str(t)) for t in allowed)
+    names = {tuple: "a list", dict: "a table"}.get(origin) or " or ".join(t.__name__ for t in allowed)
     raise ConfigError(f"{path} is {value!r}; it must be {names}")
 
 
 def save_config(config: Config, path: Path) -> None:
-    path.write_text(tomli_w.dumps(to_dict(config)))
+    """Written whole or not at all: without it a run cannot be resumed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w") as file:
+        file.write(tomli_w.dumps(to_dict(config)))
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -390,7 +410,9 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}") from None
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,6 +13,7 @@ from rich.live import Live
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from detent.config import Config
 
@@ -43,7 +46,9 @@ def describe(config: Config) -> str:
     """The first line of a run: what it is, and what was made definite for this machine."""
     plan = f"{config.total_steps:,} steps"
     if config.total_steps != config.steps:
-        plan = f"{config.steps:,} steps, rounded up to {config.total_steps:,} ({config.iterations} whole iterations)"
+        plan = (
+            f"{config.steps:,} steps, rounded up to {config.total_steps:,} (whole iterations of {config.batch_size:,})"
+        )
     return (
         f"{config.task} · {config.variant} · {config.algo} · preset {config.preset} · seed {config.seed} · {plan} · "
         f"{config.env.num_envs} environments ({config.env.backend}) · {config.threads} threads · {config.device}"
@@ -69,11 +74,19 @@ def time_left(row: Row, config: Config) -> str:
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}"
 
 
+class PipeConsole(Console):
+    """Falls silent when its reader leaves: Ctrl-C ends the `tee` behind a run too, and must not cost its checkpoint."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class PlainLines:
     """One line per report, at most every few seconds."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(soft_wrap=True, highlight=False)
+        self._console = console or PipeConsole(soft_wrap=True, highlight=False)
         self._last = float("-inf")
         self._return: float | None = None
 
@@ -162,7 +175,7 @@ class LivePanel:
             *(f"[dim]{name}[/] {'-' if value is None else f'{value:.4g}'}" for name, value in shown.items())
         )
         body = Group(self._progress, numbers, self._evaluation)
-        self._live.update(Panel(body, title=str(self._path), title_align="left"))
+        self._live.update(Panel(body, title=Text(str(self._path)), title_align="left"))
 
 
 def make_reporter() -> Reporter:

@@ -65,14 +65,16 @@ def versions() -> dict[str, str]:
 class RunLog:
     """One process's hold on a run directory; use `create` or `reopen`, and `close` in the end."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, config: Config) -> None:
         self.path = path
         self._lock = _acquire_lock(path)
         self._files: dict[str, TextIO] = {}
         self._opened = time.monotonic()
-        self._info: dict[str, Any] = {}
+        self._info: dict[str, Any] = {"task": config.task, "variant": config.variant, "algo": config.algo}
+        self._info |= {"seed": config.seed, "interruptions": []}
+        # A run killed right after it was created has none yet.
         if (path / "run.json").exists():
-            self._info = json.loads((path / "run.json").read_text())
+            self._info |= json.loads((path / "run.json").read_text())
         self._earlier_wall_time = float(self._info.get("wall_time", 0.0))
         self._board: Any = None
 
@@ -84,18 +86,19 @@ class RunLog:
                 f"detent train --resume {path} continues it" if (path / "config.toml").exists() else "it is not empty"
             )
             raise ConfigError(f"{path} exists already ({hint}); choose another --out")
-        path.mkdir(parents=True, exist_ok=True)
-        log = cls(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be created ({error.strerror}); choose another --out") from None
+        log = cls(path, config)
         save_config(config, path / "config.toml")
-        log._info = {"task": config.task, "variant": config.variant, "algo": config.algo, "seed": config.seed}
-        log._info |= {"interruptions": []}
         return log
 
     @classmethod
     def reopen(cls, path: Path) -> tuple[RunLog, Config]:
         """An existing run, to go on with."""
         config = read_run_config(path)
-        return cls(path), config
+        return cls(path, config), config
 
     def start(self, hardware: Mapping[str, Any], tensorboard: bool = False) -> None:
         self._info |= {"versions": versions(), "hardware": dict(hardware)}
@@ -122,7 +125,7 @@ class RunLog:
         """Add a row to `<name>.jsonl`; NaN becomes null."""
         if name not in self._files:
             self._files[name] = (self.path / f"{name}.jsonl").open("a")
-        clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+        clean = _finite(row)
         self._files[name].write(json.dumps(clean) + "\n")
         self._files[name].flush()
         if self._board is not None:
@@ -154,7 +157,18 @@ class RunLog:
             file.close()
         if self._board is not None:
             self._board.close()
+        # Another host may go on at once.
+        self._lock.truncate(0)
         self._lock.close()
+
+
+def _finite(value: Any) -> Any:
+    """`value` with None for every NaN and infinity in it, which JSON cannot say."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _scalars(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from collections.abc import Callable
@@ -36,4 +37,6 @@ class StopRequest:
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.requested = True
-        self._tell("stopping after this iteration, with a checkpoint (Ctrl-C again stops at once)")
+        # Printing may be what the signal interrupted, and cannot be nested; the checkpoint matters more.
+        with contextlib.suppress(RuntimeError):
+            self._tell("stopping after this iteration, with a checkpoint (Ctrl-C again stops at once)")

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import math
-import os
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -20,19 +16,19 @@ from torch import Tensor
 
 from detent import checkpoint
 from detent.advantages import gae
-from detent.config import Config, ConfigError, save_config, validate
-from detent.envs import choose_backend, make_envs, probe
+from detent.config import Config, ConfigError
+from detent.envs import make_envs
 from detent.evaluate import evaluate
 from detent.normalize import RewardScaler
 from detent.objectives import make_policy_loss
 from detent.optimize import Batch, FlatAdam, update
 from detent.paper import normalized, paper_score
 from detent.policy import Policy
-from detent.progress import Reporter, Silent
+from detent.progress import Reporter
 from detent.rollout import NonFiniteError, Rollout, allocate, collect, require_finite
 from detent.runlog import RunLog
 from detent.signals import StopRequest
-from detent.spaces import EnvSpec, Observation
+from detent.spaces import Observation
 from detent.streams import derive
 
 Row = dict[str, Any]
@@ -52,132 +48,24 @@ class Result:
     """The last evaluation."""
 
 
-def train(
-    config: Config,
-    *,
-    out: Path | str | None = None,
-    on_iteration: Hook | None = None,
-    reporter: Reporter | None = None,
-) -> Result:
-    """Train from the beginning in a new run directory."""
-    reporter = reporter or Silent()
-    config, spec = resolve(config)
-    trainer = Trainer(config, spec, reporter, on_iteration)
-    if config.init_from:
-        trainer.start_from(Path(config.init_from))
-    log = RunLog.create(Path(out) if out else default_directory(config), config)
-    return _run(trainer, log)
-
-
-def resume(
-    run: Path | str,
-    *,
-    steps: int | None = None,
-    schedule_steps: int | None = None,
-    exact: bool = False,
-    on_iteration: Hook | None = None,
-    reporter: Reporter | None = None,
-) -> Result:
-    """Go on with a run that was cut off or stopped, or extend a finished one to `steps`."""
-    reporter = reporter or Silent()
-    log, config = RunLog.reopen(Path(run))
-    extended = dataclasses.replace(
-        config, steps=steps or config.steps, schedule_steps=schedule_steps or config.schedule_steps
-    )
-    validate(extended)
-    if extended.iterations < config.iterations:
-        raise ConfigError(f"{run} is planned for {config.steps} steps; --steps can extend it, not shorten it")
-    state, damaged = checkpoint.find_resumable(log.path, exact)
-    for sentence in damaged:
-        reporter.message(f"{sentence}; using the one before")
-    if state and state.iteration >= extended.iterations:
-        log.close()
-        raise ConfigError(f"{run} is finished at step {state.step:,}; --steps extends it")
-    trainer = Trainer(extended, state.spec if state else probe(config.task, config.env), reporter, on_iteration)
-    if state:
-        trainer.restore(log.path, state)
-    elif config.init_from:
-        trainer.start_from(Path(config.init_from))
-    save_config(extended, log.path / "config.toml")
-    step = state.step if state else 0
-    log.rewind(step)
-    checkpoint.remove_after(log.path, step)
-    log.interrupted(step, exact=state is None or state.kind == "scheduled")
-    reporter.message(f"resuming {log.path} at step {step:,}")
-    return _run(trainer, log)
-
-
-def resolve(config: Config) -> tuple[Config, EnvSpec]:
-    """`config` with everything automatic made definite for this machine, and the task's spaces."""
-    validate(config)
-    backend = choose_backend(config.task, config.env)
-    spec = probe(config.task, config.env)
-    device = config.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.zeros((), device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device '{device}' cannot be used: {str(error).splitlines()[0]}") from None
-    if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise ConfigError("tensorboard is not installed: pip install 'detent[tensorboard]'")
-    episode = spec.max_episode_steps or 1000
-    twentieth = -(-config.steps // 20)
-    resolved = dataclasses.replace(
-        config,
-        device=device,
-        threads=config.threads or len(os.sched_getaffinity(0)),
-        env=dataclasses.replace(config.env, backend=backend),
-        eval=dataclasses.replace(config.eval, interval=config.eval.interval or twentieth),
-        checkpoint=dataclasses.replace(
-            config.checkpoint,
-            interval=config.checkpoint.interval or max(twentieth, 20 * episode * config.env.num_envs),
-        ),
-    )
-    return resolved, spec
-
-
-def default_directory(config: Config) -> Path:
-    task = config.task.rpartition(":")[2].replace("/", "-")
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    return Path("runs") / f"{task}-{config.variant}-{config.algo}-s{config.seed}-{stamp}"
-
-
-def _run(trainer: Trainer, log: RunLog) -> Result:
-    """Run the loop and leave the directory saying how it ended, whatever happens."""
-    log.start(hardware(), trainer.config.tensorboard)
-    try:
-        result = trainer.run(log)
-    except BaseException as error:
-        log.set_status("failed", f"{type(error).__name__}: {error}")
-        raise
-    finally:
-        trainer.reporter.close()
-        trainer.envs.close()
-        log.close()
-    return result
-
-
-def hardware() -> dict[str, Any]:
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {"machine": platform.machine(), "system": platform.platform(), "cores": os.cpu_count(), "gpu": gpu}
-
-
 class Trainer:
     """Everything that changes during a run."""
 
-    def __init__(self, config: Config, spec: EnvSpec, reporter: Reporter, on_iteration: Hook | None) -> None:
-        torch.set_num_threads(config.threads)
-        self.config, self.spec, self.reporter, self.on_iteration = config, spec, reporter, on_iteration
+    def __init__(self, config: Config, reporter: Reporter, on_iteration: Hook | None) -> None:
+        self.config, self.reporter, self.on_iteration = config, reporter, on_iteration
         self.device = torch.device(config.device)
-        self.policy = Policy(spec, config).to(self.device)
+        self.envs = make_envs(config.task, config.env, config.env.num_envs, config.threads)
+        self.spec = self.envs.spec
+        self.policy = Policy(self.spec, config).to(self.device)
         self.optimizer = FlatAdam(self.policy, config.update)
         self.policy_loss = make_policy_loss(config)
         self.reward_scaler = RewardScaler(config.env.num_envs, config.advantage.gamma, config.normalize.clip).to(
             self.device
         )
-        self.envs = make_envs(config.task, config.env, config.env.num_envs, config.threads)
         self.iteration = 0
+        self.unfinished = torch.zeros(config.env.num_envs, dtype=torch.long)
+        """Length so far of each environment's running episode."""
+        self.rebuilt_at = 0
         self.best: tuple[int, float] | None = None
         self.last_evaluation: Row | None = None
 
@@ -190,29 +78,31 @@ class Trainer:
         """Iterate until all steps are done or a stop is requested."""
         config = self.config
         self.reporter.start(config, log.path, self.spec.observation.notes)
-        if self.iteration == 0:
-            self._warm_up()
-            self._evaluate(log)
-        observation = self._rebuild()
-        rollout = allocate(self.policy, observation, config.rollout_steps)
-        stopping = False
         with StopRequest(self.reporter.message) as stop:
+            if self.iteration == 0:
+                self._warm_up()
+                self._evaluate(log)
+            observation = self._rebuild()
+            rollout = allocate(self.policy, observation, config.rollout_steps)
+            stopping = False
             while self.iteration < config.iterations and not stopping:
                 observation, row = self._iterate(observation, rollout)
+                finished = self.iteration == config.iterations
+                due = self.iteration % config.iterations_per(config.eval.interval) == 0
+                scheduled = self.iteration % config.iterations_per(config.checkpoint.interval) == 0
+                if scheduled:
+                    row["cut_share"] = self._cut_share()
                 log.append("metrics", row)
                 log.heartbeat()
                 self.reporter.iteration(row, log.wall_time())
                 stopping = bool(self.on_iteration and self.on_iteration(row, self.policy))
-                finished = self.iteration == config.iterations
-                due = self.iteration % config.iterations_per(config.eval.interval) == 0
-                improved = self._evaluate(log) if due or finished else False
-                scheduled = self.iteration % config.iterations_per(config.checkpoint.interval) == 0
+                improved = (due or finished) and self._improves(self._evaluate(log))
                 stopping = stopping or stop.requested
                 if scheduled:
                     self._save(log, "scheduled")
                     observation = self._rebuild()
                 elif stopping or finished:
-                    self._save(log, "stopped")
+                    self._save(log, "final")
                 elif improved:
                     self._save(log, "best")
         finished = self.iteration == config.iterations
@@ -275,6 +165,9 @@ class Trainer:
 
     def _episodes(self, rollout: Rollout) -> Row:
         """Statistics of the episodes that ended in this rollout; None where there was none."""
+        ended = rollout.ended
+        since_last_end = (ended.flip(0).cumsum(0) == 0).sum(0)
+        self.unfinished = torch.where(ended.any(0), since_last_end, self.unfinished.to(ended.device) + len(ended))
         row: Row = {"return": None, "length": None, "score": None, "episodes": len(rollout.episodes)}
         if rollout.episodes:
             row["return"] = mean(episode.total_reward for episode in rollout.episodes)
@@ -298,16 +191,22 @@ class Trainer:
             seen.append(self.envs.step(low + (high - low) * uniform.cpu()).observation["state"])
         self.policy.update_statistics({"state": torch.stack(seen).to(self.device)})
 
+    def _cut_share(self) -> float:
+        """Share of the transitions since the last rebuild whose episodes the next one cuts off."""
+        return int(self.unfinished.sum()) / ((self.iteration - self.rebuilt_at) * self.config.batch_size)
+
     def _rebuild(self) -> Observation:
         """Environments made anew from a seed of this iteration, so that resuming here changes nothing."""
+        self.rebuilt_at = self.iteration
+        self.unfinished.zero_()
         self.reward_scaler.forget_episodes()
         return self.envs.reset(derive(self.config.seed, "envs", self.iteration))
 
     def _generator(self, stream: str) -> torch.Generator:
         return torch.Generator(self.device).manual_seed(derive(self.config.seed, stream, self.iteration))
 
-    def _evaluate(self, log: RunLog) -> bool:
-        """Play the evaluation episodes both ways and log them; whether this is the best policy so far."""
+    def _evaluate(self, log: RunLog) -> float:
+        """Play the evaluation episodes both ways and log them; what policies are ranked by."""
         config = self.config
         row: Row = {"step": self.step, "iteration": self.iteration}
         started = time.perf_counter()
@@ -325,7 +224,11 @@ class Trainer:
         log.append("evals", row)
         self.last_evaluation = row
         self.reporter.evaluation(row)
-        score = row["stochastic"].get("success", row["stochastic"]["return"])
+        score: float = row["stochastic"].get("success", row["stochastic"]["return"])
+        return score
+
+    def _improves(self, score: float) -> bool:
+        """Whether this is the best policy so far; from now on it is."""
         if self.best is not None and score <= self.best[1]:
             return False
         self.best = (self.step, score)
@@ -343,6 +246,8 @@ class Trainer:
 
     def restore(self, run: Path, state: checkpoint.State) -> None:
         """Take everything from a checkpoint of this run."""
+        if state.spec != self.spec:
+            raise ConfigError(f"the environment is not the one of the run: it had {state.spec}, it has {self.spec}")
         path = checkpoint.directory(run, state.step)
         self.policy.load_state_dict(checkpoint.load_tensors(path, "policy"))
         trainer = checkpoint.load_tensors(path, "trainer", str(self.device))

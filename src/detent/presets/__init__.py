@@ -52,6 +52,10 @@ def configure(
 def _preset(name: str, family: str) -> dict[str, Any]:
     """A preset's settings for a family of tasks, on top of those of its base."""
     contents = table(name)
+    valid = {"description", "base", *(task["family"] for task in table("tasks").values())}
+    for key in contents:
+        if key not in valid:
+            raise ConfigError(f"unknown key '{key}' in preset '{name}'; {nearest(key, valid)}")
     base = _preset(contents["base"], family) if "base" in contents else {}
     return merged(base, contents[family])
 

@@ -1,0 +1,137 @@
+"""Starting, resuming and ending a run: everything around the training loop."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import platform
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from detent import checkpoint
+from detent.config import Config, ConfigError, save_config, validate
+from detent.envs import choose_backend, probe
+from detent.progress import Reporter, Silent
+from detent.runlog import RunLog
+from detent.threads import warn_if_too_late
+from detent.trainer import Hook, Result, Trainer
+
+
+def train(
+    config: Config,
+    *,
+    out: Path | str | None = None,
+    on_iteration: Hook | None = None,
+    reporter: Reporter | None = None,
+) -> Result:
+    """Train from the beginning in a new run directory."""
+    reporter = reporter or Silent()
+    config = resolve(config)
+    trainer = _make_trainer(config, reporter, on_iteration)
+    if config.init_from:
+        trainer.start_from(Path(config.init_from))
+    log = RunLog.create(Path(out) if out else default_directory(config), config)
+    return _run(trainer, log)
+
+
+def resume(
+    run: Path | str,
+    *,
+    steps: int | None = None,
+    schedule_steps: int | None = None,
+    exact: bool = False,
+    on_iteration: Hook | None = None,
+    reporter: Reporter | None = None,
+) -> Result:
+    """Go on with a run that was cut off or stopped, or extend a finished one to `steps`."""
+    reporter = reporter or Silent()
+    log, config = RunLog.reopen(Path(run))
+    extended = dataclasses.replace(
+        config, steps=steps or config.steps, schedule_steps=schedule_steps or config.schedule_steps
+    )
+    validate(extended)
+    if extended.iterations < config.iterations:
+        raise ConfigError(f"{run} is planned for {config.steps} steps; --steps can extend it, not shorten it")
+    state, damaged = checkpoint.find_resumable(log.path, exact)
+    for sentence in damaged:
+        reporter.message(f"{sentence}; using the one before")
+    if state and state.iteration >= extended.iterations:
+        log.close()
+        raise ConfigError(f"{run} is finished at step {state.step:,}; --steps extends it")
+    trainer = _make_trainer(extended, reporter, on_iteration)
+    if state:
+        trainer.restore(log.path, state)
+    elif config.init_from:
+        trainer.start_from(Path(config.init_from))
+    save_config(extended, log.path / "config.toml")
+    step = state.step if state else 0
+    log.rewind(step)
+    checkpoint.remove_after(log.path, step)
+    log.interrupted(step, exact=state is None or state.kind == "scheduled")
+    reporter.message(f"resuming {log.path} at step {step:,}")
+    return _run(trainer, log)
+
+
+def resolve(config: Config) -> Config:
+    """`config` with everything automatic made definite for this machine; what cannot be trained is refused here."""
+    validate(config)
+    backend = choose_backend(config.task, config.env)
+    spec = probe(config.task, config.env)
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.zeros((), device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device '{device}' cannot be used: {str(error).splitlines()[0]}") from None
+    if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise ConfigError("tensorboard is not installed: pip install 'detent[tensorboard]'")
+    episode = spec.max_episode_steps or 1000
+    twentieth = -(-config.steps // 20)
+    return dataclasses.replace(
+        config,
+        device=device,
+        threads=config.threads or len(os.sched_getaffinity(0)),
+        env=dataclasses.replace(config.env, backend=backend),
+        eval=dataclasses.replace(config.eval, interval=config.eval.interval or twentieth),
+        checkpoint=dataclasses.replace(
+            config.checkpoint,
+            interval=config.checkpoint.interval or max(twentieth, 20 * episode * config.env.num_envs),
+        ),
+    )
+
+
+def default_directory(config: Config) -> Path:
+    task = config.task.rpartition(":")[2].replace("/", "-")
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / f"{task}-{config.variant}-{config.algo}-s{config.seed}-{stamp}"
+
+
+def _make_trainer(config: Config, reporter: Reporter, on_iteration: Hook | None) -> Trainer:
+    warn_if_too_late(config.threads)
+    torch.set_num_threads(config.threads)
+    return Trainer(config, reporter, on_iteration)
+
+
+def _run(trainer: Trainer, log: RunLog) -> Result:
+    """Run the loop and leave the directory saying how it ended, whatever happens."""
+    log.start(hardware(), trainer.config.tensorboard)
+    try:
+        result = trainer.run(log)
+    except BaseException as error:
+        log.set_status("failed", f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        trainer.reporter.close()
+        trainer.envs.close()
+        log.close()
+    return result
+
+
+def hardware() -> dict[str, Any]:
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {"machine": platform.machine(), "system": platform.platform(), "cores": os.cpu_count(), "gpu": gpu}

@@ -1,0 +1,29 @@
+"""How OpenMP threads wait for each other, which must be said before torch is imported."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+WAIT_POLICY = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Waiting threads sleep. By default they spin, and as soon as any other job shares the cores, two spinning threads are
+several times slower than one."""
+
+
+def prepare_threads() -> None:
+    """Set the wait policy, unless the user did or it is too late."""
+    if "torch" not in sys.modules:
+        for name, value in WAIT_POLICY.items():
+            os.environ.setdefault(name, value)
+
+
+def warn_if_too_late(threads: int) -> None:
+    """Tell a program that imported torch before Detent what it is missing."""
+    missing = [f"{name}={value}" for name, value in WAIT_POLICY.items() if name not in os.environ]
+    if threads > 1 and missing:
+        warnings.warn(
+            f"torch was imported before detent, with {threads} threads; on a machine that runs other jobs too, set "
+            f"{' '.join(missing)} in the environment, or import detent and use it before torch",
+            stacklevel=2,
+        )

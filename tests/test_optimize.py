@@ -1,0 +1,335 @@
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical, Normal
+
+from detent.config import ActorConfig, Config, CriticConfig, HeadConfig, PPOConfig, UpdateConfig
+from detent.objectives import Metrics, ppo_loss
+from detent.optimize import Batch, FlatAdam, total_loss, update
+from detent.policy import Policy
+from detent.spaces import ActionSpec, EnvSpec, ObservationSpec
+
+HeadKind = Literal["categorical", "gaussian"]
+SIZE, BINS = 48, 5
+every_head = pytest.mark.parametrize("kind", ["categorical", "gaussian"])
+
+
+def make_policy(kind: HeadKind = "categorical", seed: int = 1) -> Policy:
+    """A small float64 policy whose outputs are not almost zero."""
+    spec = EnvSpec(ObservationSpec(4), ActionSpec((-3.0, 0.0), (-1.0, 10.0)))
+    config = Config(
+        seed=seed,
+        actor=ActorConfig(kind="rn", width=8, depth=1),
+        critic=CriticConfig(width=8),
+        head=HeadConfig(kind=kind, bins=BINS),
+    )
+    policy = Policy(spec, config).double()
+    last = policy.actor[1]
+    assert isinstance(last, nn.Linear)
+    last.weight.data *= 100
+    return policy
+
+
+@torch.no_grad()
+def make_batch(policy: Policy, seed: int = 0) -> Batch:
+    """What a rollout of the policy as it is now would leave, with random advantages and returns."""
+    generator = torch.Generator().manual_seed(seed)
+    observation = {"state": torch.randn(SIZE, 4, generator=generator, dtype=torch.float64)}
+    params = policy.params(observation)
+    choice = policy.head.sample(params, generator)
+    advantages, returns = torch.randn(2, SIZE, generator=generator, dtype=torch.float64)
+    log_prob, value = policy.head.log_prob(params, choice), policy.value(observation)
+    return Batch(observation, choice, log_prob, value, 3 * advantages + 1, 2 * returns)
+
+
+class Reference:
+    """The same update, written plainly: one tensor per parameter, torch's optimizer, clipping and distributions."""
+
+    def __init__(self, policy: Policy, kind: HeadKind, config: UpdateConfig) -> None:
+        self.kind, self.config = kind, config
+        self.actor, self.critic = copy.deepcopy(policy.actor), copy.deepcopy(policy.critic)
+        self.parameters = [*self.actor.parameters(), *self.critic.parameters()]
+        if kind == "gaussian":
+            self.log_std = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+            self.parameters.append(self.log_std)
+        self.adam = torch.optim.Adam(
+            self.parameters, config.learning_rate, eps=config.adam_eps, weight_decay=config.weight_decay, foreach=False
+        )
+
+    def distribution(self, state: Tensor) -> Any:
+        outputs = self.actor(state)
+        if self.kind == "categorical":
+            return Categorical(logits=outputs.reshape(-1, 2, BINS))
+        return Normal(outputs, self.log_std.exp())
+
+    def minibatch(self, batch: Batch, rows: Tensor) -> dict[str, float]:
+        config = self.config
+        law = self.distribution(batch.observation["state"][rows])
+        log_prob: Tensor = law.log_prob(batch.choice[rows])
+        ratio = torch.exp(log_prob.sum(-1) - batch.log_prob[rows].sum(-1))
+        advantages = batch.advantages[rows]
+        if config.normalize_advantages:
+            advantages = (advantages - advantages.mean()) / (advantages.std(correction=1) + 1e-8)
+        surrogate = torch.min(ratio * advantages, ratio.clip(0.8, 1.2) * advantages)
+        value = self.critic(batch.observation["state"][rows])[:, 0]
+        old, target = batch.value[rows], batch.returns[rows]
+        error = (value - target) ** 2
+        if config.value_clip > 0:
+            moved = old + (value - old).clip(-config.value_clip, config.value_clip)
+            error = torch.max(error, (moved - target) ** 2)
+        entropy: Tensor = law.entropy().sum(-1).mean()
+        loss = -surrogate.mean() + config.value_coef * 0.5 * error.mean() - config.entropy_coef * entropy
+        self.adam.zero_grad()
+        torch.autograd.backward(loss)
+        largest = config.max_grad_norm if config.max_grad_norm > 0 else float("inf")
+        norm = nn.utils.clip_grad_norm_(self.parameters, largest)
+        self.adam.step()
+        return {
+            "policy_loss": -surrogate.mean().item(),
+            "value_loss": 0.5 * error.mean().item(),
+            "entropy": entropy.item(),
+            "kl": (ratio - 1 - ratio.log()).mean().item(),
+            "clip_fraction": ((ratio < 0.8) | (ratio > 1.2)).double().mean().item(),
+            "grad_norm": norm.item(),
+        }
+
+    def epoch(self, batch: Batch, generator: torch.Generator) -> list[dict[str, float]]:
+        order = torch.randperm(SIZE, generator=generator)
+        return [self.minibatch(batch, rows) for rows in order.split(SIZE // self.config.minibatches)]
+
+
+def means(rows: list[dict[str, float]]) -> dict[str, float]:
+    return {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
+
+
+def assert_same_parameters(policy: Policy, reference: Reference, tolerance: float) -> None:
+    ours = [*policy.actor.parameters(), *policy.critic.parameters(), *policy.head.parameters()]
+    for one, other in zip(ours, reference.parameters, strict=True):
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
+
+
+def random_losses(module: nn.Module, steps: int) -> list[Any]:
+    generator = torch.Generator().manual_seed(0)
+    dtype = next(module.parameters()).dtype
+    # Gradients of very different size, so that some are clipped and some are not.
+    return [(torch.randn(16, 3, generator=generator, dtype=dtype), 10.0 ** (i % 4 - 2)) for i in range(steps)]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("max_grad_norm", [0.0, 0.5])
+def test_flat_adam_is_adam_on_separate_parameters(
+    max_grad_norm: float, weight_decay: float, dtype: torch.dtype, tolerance: float
+) -> None:
+    config = UpdateConfig(learning_rate=0.01, weight_decay=weight_decay, max_grad_norm=max_grad_norm)
+    ours = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.LayerNorm(5), nn.Linear(5, 2)).to(dtype)
+    theirs = copy.deepcopy(ours)
+    flat = FlatAdam(ours, config)
+    adam = torch.optim.Adam(theirs.parameters(), 0.01, eps=config.adam_eps, weight_decay=weight_decay, foreach=False)
+    clipped = 0
+    for i, (x, scale) in enumerate(random_losses(ours, 12)):
+        # The schedule changes the learning rate between updates.
+        learning_rate = 0.01 * (1 - i / 20)
+        flat.set_learning_rate(learning_rate)
+        adam.param_groups[0]["lr"] = learning_rate
+        norm = flat.step(scale * (ours(x) - 1).square().mean())
+        adam.zero_grad()
+        torch.autograd.backward(scale * (theirs(x) - 1).square().mean())
+        their_norm = nn.utils.clip_grad_norm_(theirs.parameters(), max_grad_norm or float("inf"))
+        adam.step()
+        torch.testing.assert_close(norm, their_norm, rtol=1e-5, atol=0.0)
+        clipped += int(their_norm > 0.5)
+        for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(one, other, rtol=0.0, atol=tolerance)
+    assert 0 < clipped < 12
+
+
+def test_parameters_are_views_of_the_flat_one() -> None:
+    module = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
+    before = copy.deepcopy(module.state_dict())
+    flat = FlatAdam(module, UpdateConfig())
+    assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())
+    assert flat.flat.numel() == 3 * 5 + 5 + 5 * 2 + 2
+    # A checkpoint loaded into the module reaches the optimizer, and a step reaches the module.
+    module.load_state_dict({key: torch.full_like(value, 7.0) for key, value in before.items()})
+    assert (flat.flat == 7).all()
+    flat.step(module(torch.ones(1, 3)).sum())
+    assert all((value != 7).all() for value in module.state_dict().values())
+
+
+def test_a_restored_optimizer_takes_the_same_steps_to_the_bit() -> None:
+    config = UpdateConfig(learning_rate=0.01)
+    module = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
+    flat = FlatAdam(module, config)
+    assert flat.state() == {}
+    losses = random_losses(module, 8)
+    for x, scale in losses[:4]:
+        flat.step(scale * module(x).square().mean())
+    twin = copy.deepcopy(module)
+    twin_flat = FlatAdam(twin, config)
+    state = flat.state()
+    twin_flat.load_state(state)
+    for x, scale in losses[4:]:
+        flat.step(scale * module(x).square().mean())
+    for x, scale in losses[4:]:
+        twin_flat.step(scale * twin(x).square().mean())
+    assert torch.equal(flat.flat, twin_flat.flat)
+    assert set(state) == {"step", "exp_avg", "exp_avg_sq"}
+    assert state["step"] == 4
+
+
+SETTINGS = [
+    UpdateConfig(epochs=3, minibatches=4, learning_rate=0.01),
+    UpdateConfig(
+        epochs=2, minibatches=3, learning_rate=0.01, weight_decay=0.1, max_grad_norm=0.0, entropy_coef=0.3, value_clip=0
+    ),
+    UpdateConfig(epochs=2, minibatches=2, learning_rate=0.03, normalize_advantages=False, value_coef=2.0),
+]
+
+
+@every_head
+@pytest.mark.parametrize("config", SETTINGS)
+def test_update_is_the_plain_loop(config: UpdateConfig, kind: HeadKind) -> None:
+    policy = make_policy(kind)
+    reference = Reference(policy, kind, config)
+    optimizer = FlatAdam(policy, config)
+    start = optimizer.flat.detach().clone()
+    for iteration in range(3):
+        batch = make_batch(policy, seed=iteration)
+        metrics = update(
+            policy, optimizer, batch, ppo_loss(PPOConfig()), config, torch.Generator().manual_seed(iteration)
+        )
+        generator = torch.Generator().manual_seed(iteration)
+        rows = [row for _ in range(config.epochs) for row in reference.epoch(batch, generator)]
+        assert_same_parameters(policy, reference, 1e-9)
+        assert metrics.pop("epochs") == config.epochs
+        assert metrics == pytest.approx(means(rows), rel=1e-6, abs=1e-9)
+    assert (optimizer.flat - start).abs().max() > 0.05
+
+
+def test_target_kl_stops_after_the_first_epoch_that_exceeds_it() -> None:
+    config = UpdateConfig(epochs=5, minibatches=4, learning_rate=0.004)
+    policy = make_policy()
+    batch = make_batch(policy)
+    reference = Reference(policy, "categorical", config)
+    generator = torch.Generator().manual_seed(0)
+    kl = [means(reference.epoch(batch, generator))["kl"] for _ in range(5)]
+    assert kl == sorted(kl)
+    for epochs in (1, 2, 4):
+        # Between the mean KL of the epoch before and that of the epoch that must be the last.
+        target = (kl[epochs - 1] + (kl[epochs - 2] if epochs > 1 else 0)) / 2
+        twin = copy.deepcopy(policy)
+        expected = Reference(policy, "categorical", config)
+        generator = torch.Generator().manual_seed(0)
+        for _ in range(epochs):
+            expected.epoch(batch, generator)
+        stopping = replace(config, target_kl=target)
+        metrics = update(
+            twin, FlatAdam(twin, stopping), batch, ppo_loss(PPOConfig()), stopping, torch.Generator().manual_seed(0)
+        )
+        assert metrics["epochs"] == epochs
+        assert metrics["kl"] == pytest.approx(np.mean(kl[:epochs]), rel=1e-6)
+        assert_same_parameters(twin, expected, 1e-9)
+
+
+def test_target_kl_that_is_not_reached_or_zero_never_stops() -> None:
+    for target in (0.0, 1e9):
+        policy = make_policy()
+        config = UpdateConfig(epochs=4, minibatches=2, learning_rate=0.05, target_kl=target)
+        optimizer = FlatAdam(policy, config)
+        metrics = update(
+            policy, optimizer, make_batch(policy), ppo_loss(PPOConfig()), config, torch.Generator().manual_seed(0)
+        )
+        assert metrics["epochs"] == 4
+
+
+class Spy:
+    """A policy loss that remembers the advantages it was given."""
+
+    def __init__(self) -> None:
+        self.advantages: list[Tensor] = []
+
+    def __call__(self, log_ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
+        self.advantages.append(advantages)
+        return log_ratio.mean(), {}
+
+
+def test_every_epoch_visits_every_transition_once_in_a_fresh_order() -> None:
+    policy, spy = make_policy(), Spy()
+    batch = replace(make_batch(policy), advantages=torch.arange(SIZE, dtype=torch.float64))
+    config = UpdateConfig(epochs=3, minibatches=4, normalize_advantages=False)
+    update(policy, FlatAdam(policy, config), batch, spy, config, torch.Generator().manual_seed(0))
+    assert [len(minibatch) for minibatch in spy.advantages] == [SIZE // 4] * 12
+    epochs = torch.cat(spy.advantages).reshape(3, SIZE)
+    for order in epochs:
+        assert sorted(order.tolist()) == list(range(SIZE))
+    assert len({tuple(order.tolist()) for order in epochs}) == 3
+
+
+def test_rows_of_a_batch_stay_together() -> None:
+    batch = make_batch(make_policy())
+    index = torch.tensor([5, 0, 5])
+    chosen = batch.select(index)
+    assert torch.equal(chosen.observation["state"], batch.observation["state"][index])
+    for name in ("choice", "log_prob", "value", "advantages", "returns"):
+        assert torch.equal(getattr(chosen, name), getattr(batch, name)[index]), name
+
+
+def test_advantages_are_normalized_per_minibatch() -> None:
+    policy, spy = make_policy(), Spy()
+    config = UpdateConfig(epochs=1, minibatches=4)
+    update(policy, FlatAdam(policy, config), make_batch(policy), spy, config, torch.Generator().manual_seed(0))
+    assert len(spy.advantages) == 4
+    for advantages in spy.advantages:
+        np.testing.assert_allclose(advantages.mean(), 0, atol=1e-9)
+        np.testing.assert_allclose(np.std(advantages.numpy(), ddof=1), 1, rtol=1e-6)
+
+
+@every_head
+def test_the_entropy_bonus_has_a_gradient_only_where_it_has_a_weight(kind: HeadKind) -> None:
+    policy = make_policy(kind)
+    # Without advantages the surrogate is 0 everywhere: what remains of the actor's gradient is the entropy's.
+    batch = replace(make_batch(policy), advantages=torch.zeros(SIZE, dtype=torch.float64))
+    actor = [*policy.actor.parameters(), *policy.head.parameters()]
+
+    def actor_gradient(entropy_coef: float) -> list[Tensor]:
+        config = UpdateConfig(normalize_advantages=False, entropy_coef=entropy_coef)
+        loss, metrics = total_loss(policy, batch, ppo_loss(PPOConfig()), config)
+        assert metrics["entropy"].requires_grad == (entropy_coef > 0)
+        return list(torch.autograd.grad(loss, actor))
+
+    assert all((gradient == 0).all() for gradient in actor_gradient(0.0))
+    expected = torch.autograd.grad(
+        policy.head.entropy(policy.params(batch.observation)).sum(-1).mean(), actor, materialize_grads=True
+    )
+    for gradient, by_itself in zip(actor_gradient(0.1), expected, strict=True):
+        torch.testing.assert_close(gradient, -0.1 * by_itself, rtol=1e-9, atol=1e-12)
+    assert sum(float(gradient.abs().sum()) for gradient in expected) > 0
+
+
+def test_the_update_lowers_the_loss_on_its_own_batch() -> None:
+    policy = make_policy()
+    batch = make_batch(policy)
+    config = UpdateConfig(epochs=10, minibatches=1, learning_rate=0.003)
+
+    def losses() -> dict[str, float]:
+        _, metrics = total_loss(policy, batch, ppo_loss(PPOConfig()), config)
+        return {key: value.item() for key, value in metrics.items()}
+
+    before = losses()
+    # Before the first step the ratio is 1: the surrogate is the mean of normalized advantages, and there is no KL.
+    assert before["policy_loss"] == pytest.approx(0, abs=1e-12)
+    assert before["kl"] == pytest.approx(0, abs=1e-12)
+    optimizer = FlatAdam(policy, config)
+    update(policy, optimizer, batch, ppo_loss(PPOConfig()), config, torch.Generator().manual_seed(0))
+    after = losses()
+    assert after["policy_loss"] < -0.02
+    assert after["value_loss"] < before["value_loss"]
+    assert after["kl"] > 0
