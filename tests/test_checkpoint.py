@@ -8,7 +8,7 @@ import os
 import pickle
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -111,12 +111,13 @@ def test_an_unreadable_state_is_refused_by_name(mistake: str, tmp_path: Path) ->
 
 def test_resuming_takes_the_latest_intact_checkpoint(tmp_path: Path) -> None:
     assert find_resumable(tmp_path, exact=False) == (None, [])
-    for step, kind in ((10, "scheduled"), (20, "scheduled"), (30, "final"), (40, "best")):
-        save(tmp_path, step, kind)  # type: ignore[arg-type]
+    kinds: dict[int, checkpoint.Kind] = {10: "scheduled", 20: "scheduled", 30: "final", 40: "best"}
+    for step, kind in kinds.items():
+        save(tmp_path, step, kind)
 
     def found(exact: bool) -> tuple[int | None, int]:
         state, damaged = find_resumable(tmp_path, exact)
-        return state and state.step, len(damaged)
+        return (None if state is None else state.step), len(damaged)
 
     assert found(exact=False) == (30, 0), "a best checkpoint is no place to go on from"
     assert found(exact=True) == (20, 0)
@@ -226,7 +227,9 @@ class Malice:
 
 @pytest.mark.parametrize("name", ["policy", "trainer"])
 @pytest.mark.parametrize("writer", ["pickle", "torch"])
-def test_a_pickle_under_our_name_is_refused_and_not_run(name: str, writer: str, tmp_path: Path) -> None:
+def test_a_pickle_under_our_name_is_refused_and_not_run(
+    name: Literal["policy", "trainer"], writer: str, tmp_path: Path
+) -> None:
     save_policy(tmp_path)
     path, proof = tmp_path / "checkpoints" / "10", tmp_path / "proof"
     file = path / f"{name}.safetensors"
@@ -242,7 +245,7 @@ def test_a_pickle_under_our_name_is_refused_and_not_run(name: str, writer: str, 
     state["hashes"][file.name] = hashlib.sha256(file.read_bytes()).hexdigest()
     (path / "state.json").write_text(json.dumps(state))
     with pytest.raises(DamagedCheckpointError, match=f"checkpoint {path} is damaged: {name}.safetensors"):
-        checkpoint.load_tensors(path, name)  # type: ignore[arg-type]
+        checkpoint.load_tensors(path, name)
     if name == "policy":
         with pytest.raises(DamagedCheckpointError):
             load_policy(tmp_path)

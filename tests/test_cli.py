@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 import detent
 from detent import checkpoint, doctor
-from detent.cli import main, parse_train
+from detent.cli import main
+from detent.cli.train import parse_train
 from detent.config import Config, EnvConfig, load_config, override, save_config
 from detent.envs.scripted import TargetEnv
 from detent.presets import configure
@@ -73,7 +74,7 @@ class OddEnv(gymnasium.Env[Any, Any]):
         return self.observation_space.sample(), 0.0, False, False, {}
 
 
-gymnasium.register("Odd-v0", entry_point=OddEnv, max_episode_steps=10)
+gymnasium.register("Odd-v0", entry_point=f"{__name__}:OddEnv", max_episode_steps=10)
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def test_help_names_every_command(cli: Detent) -> None:
     for words, code in ((["--help"], 0), (["-h"], 0), ([], 2)):
         outcome = cli(*words)
         assert outcome.code == code
-        for command in ("train", "eval", "video", "list", "doctor"):
+        for command in ("train", "eval", "video", "diagnose", "proposition", "list", "doctor"):
             assert f"detent {command}" in outcome.out
     assert cli("--version") == Outcome(0, f"{detent.__version__}\n", "")
 
@@ -146,6 +147,7 @@ def test_help_names_every_command(cli: Detent) -> None:
         ("train", ["--bins", "--ppo.clip", "--env.kwargs", "--resume", "bins per action dimension"]),
         ("eval", ["--checkpoint", "best, latest or a step number"]),
         ("video", ["--max-steps"]),
+        ("diagnose", ["--rollouts", "best, latest or a step number"]),
         ("list", ["variants"]),
         ("doctor", ["--json"]),
     ],
@@ -159,7 +161,7 @@ def test_each_command_explains_its_flags(command: str, words: list[str], cli: De
 
 def test_an_unknown_command_names_the_nearest(cli: Detent) -> None:
     assert cli("trian", "Hopper-v4") == Outcome(2, "", "detent: there is no command 'trian'; did you mean train?\n")
-    assert "valid: doctor, eval, list, train, video" in cli("x").err
+    assert "valid: diagnose, doctor, eval, list, proposition, train, video" in cli("x").err
 
 
 # Where settings come from.
@@ -255,7 +257,7 @@ def test_the_configuration_of_a_run_repeats_it(trained: Path, tmp_path: Path) ->
         ),
         ("train Hopper-v4 --variant rnd", "there is no variant 'rnd'; did you mean rn-d?"),
         ("train Hopper-v4 --preset papr", "there is no preset 'papr'; did you mean paper?"),
-        ("train Hopper-v4 --algo sac", "there is no algo 'sac'; valid: ppo"),
+        ("train Hopper-v4 --algo sac", "there is no algo 'sac'; valid: ppo, spo, trpo"),
         ("train Hopper-v4 --bins 1", "head.bins is 1; a categorical head needs at least 2 bins per dimension"),
         ("train Hopper-v4 --steps -5", "steps is -5; it must be at least 1"),
         ("train Hopper-v4 --width 0", "actor.width is 0; it must be at least 1"),
@@ -297,6 +299,11 @@ def test_the_configuration_of_a_run_repeats_it(trained: Path, tmp_path: Path) ->
         ("eval none --envs 0", "--envs is 0; it must be at least 1"),
         ("eval none --threads -1", "--threads is -1; it must not be negative"),
         ("video none", "none is not a run directory: it has no config.toml"),
+        ("diagnose none", "none is not a run directory: it has no config.toml"),
+        ("proposition --bins 1", "bins is 1; it must be at least 2"),
+        ("proposition --samples 5", "samples is 5; it must be at least 100"),
+        ("diagnose none --rollouts 0", "--rollouts is 0; it must be at least 1"),
+        ("diagnose none --threads -1", "--threads is -1; it must not be negative"),
     ],
 )
 def test_wrong_input_is_refused_in_one_sentence_and_leaves_nothing(words: str, sentence: str, cli: Detent) -> None:
@@ -381,6 +388,8 @@ def contents(directory: Path) -> dict[str, bytes]:
         ("eval RUN --checkpoint worst", "RUN has no checkpoint 'worst'; there are best, latest, "),
         ("eval RUN --checkpoint 17", "RUN has no checkpoint '17'; there are best, latest, "),
         ("video RUN --episodes 0", "0 episodes"),
+        ("diagnose RUN --checkpoint worst", "RUN has no checkpoint 'worst'; there are best, latest, "),
+        ("diagnose RUN --rollouts 3", "--rollouts is 3; with 4 minibatches per rollout it must be at least 4"),
     ],
 )
 def test_a_run_is_not_touched_by_what_is_refused(words: str, sentence: str, run: Path, cli: Detent) -> None:
@@ -486,6 +495,7 @@ def test_what_goes_wrong_later_is_exit_code_1_and_one_sentence(cli: Detent, run:
     assert outcome == Outcome(
         1, "", f"detent eval: checkpoint {latest} is damaged: policy.safetensors does not match its hash\n"
     )
+    assert cli("diagnose", run) == Outcome(outcome.code, "", outcome.err.replace("detent eval", "detent diagnose"))
 
 
 def test_an_interrupt_is_exit_code_1(cli: Detent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -570,6 +580,45 @@ def test_eval_without_json_is_a_table(trained: Path, cli: Detent) -> None:
     for text in (f"{TARGET} · rn-d · step 544", "sampled", "most probable", "95% interval", "3 episodes each way"):
         assert text in outcome.out
     assert "\x1b" not in outcome.out
+
+
+def test_diagnose_reports_gradients_with_intervals_in_one_line_of_json(trained: Path, cli: Detent) -> None:
+    report = one_json(cli("diagnose", trained, "--rollouts 5 --json"))
+    assert (report["run"], report["task"], report["variant"]) == (str(trained), TARGET, "rn-d")
+    # Five rollouts of 4 x 32 transitions in 4 minibatches each; episodes have 8 steps.
+    assert (report["minibatches"], report["minibatch_size"], report["episodes"]) == (20, 32, 80)
+    for name in ("grad_variance", "grad_variance_normalized", "grad_snr", "policy_grad_norm"):
+        low, high = report[name]["ci95"]
+        assert low < report[name]["estimate"] < high
+    assert report["step"] == 544, "the latest checkpoint"
+    assert one_json(cli("diagnose", trained, "--rollouts 5 --json --seed 0 --checkpoint 544")) == report
+    assert one_json(cli("diagnose", trained, "--rollouts 5 --json --seed 1"))["return"] != report["return"]
+
+
+def test_diagnose_without_json_is_a_table(trained: Path, cli: Detent) -> None:
+    outcome = cli("diagnose", trained)
+    assert (outcome.code, outcome.err) == (0, "")
+    for text in (f"{TARGET} · rn-d · step 544", "signal-to-noise ratio", "95% interval", "minibatches 16 of 32"):
+        assert text in outcome.out
+    assert "\x1b" not in outcome.out
+
+
+def test_proposition_holds_and_leaves_a_picture(cli: Detent) -> None:
+    report = one_json(cli("proposition --samples 1000 --dimensions 2 --bins 5 --out deep/picture.png --json"))
+    assert report["ok"]
+    assert {check["relation"] for check in report["checks"]} == {"=", "<", ">"}
+    assert Path(report["picture"]).read_bytes().startswith(b"\x89PNG")
+    outcome = cli("proposition --samples 1000 --dimensions 2 --bins 5")
+    assert outcome.code == 0
+    assert "Every claim holds." in outcome.out
+    assert Path("proposition.png").exists()
+
+
+def test_a_proposition_that_does_not_hold_is_exit_code_1(cli: Detent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("detent.gradient_moments.gaussian_closed_form", lambda sigma: 1.5 * float(sigma.pow(-2).sum()))
+    outcome = cli("proposition --samples 1000 --dimensions 2 --bins 5")
+    assert outcome.code == 1
+    assert "Some claims do not hold" in outcome.out
 
 
 def test_list_shows_what_there_is(cli: Detent) -> None:

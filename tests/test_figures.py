@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
 from detent.config import save_config
-from detent.figures import draw_learning_curves
+from detent.figures import draw_learning_curves, draw_metric
 from detent.paper import paper_score
 from detent.presets import configure
 
@@ -20,9 +21,12 @@ from detent.presets import configure
 HALF, TENTH = 1935.856, 401.2288
 
 
-def make_run(path: Path, task: str, variant: str, steps: list[int], preset: str = "paper", seed: int = 1) -> Path:
+def make_run(
+    path: Path, task: str, variant: str, steps: list[int], preset: str = "paper", seed: int = 1, algo: str = "ppo"
+) -> Path:
     path.mkdir()
-    save_config(configure(task, variant=variant, preset=preset, overrides={"seed": seed}), path / "config.toml")
+    config = configure(task, variant=variant, preset=preset, algo=algo, overrides={"seed": seed})
+    save_config(config, path / "config.toml")
     rows = [{"step": step, "stochastic": {"return": HALF, "std": TENTH}} for step in steps]
     (path / "evals.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
@@ -45,7 +49,10 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 def curves(axes: Axes) -> dict[str, tuple[str, list[tuple[float, float]]]]:
     """Line style and points by label."""
     return {
-        str(line.get_label()): (str(line.get_linestyle()), [(float(x), float(y)) for x, y in line.get_xydata()])  # type: ignore[union-attr]
+        str(line.get_label()): (
+            str(line.get_linestyle()),
+            [(float(x), float(y)) for x, y in np.asarray(line.get_xydata())],
+        )
         for line in axes.get_lines()
     }
 
@@ -70,7 +77,7 @@ def test_a_paper_task_is_drawn_as_scores_beside_the_papers_curve(tmp_path: Path,
     assert points[-1][0] == 1_000_000
     for step, score in points:
         assert score == paper_score("ppo", "Ant-v4", "rn-d", int(step))
-    assert (axes.get_title(), axes.get_ylabel()) == ("Ant-v4", "TD3-normalized return")
+    assert (axes.get_title(), axes.get_ylabel()) == ("Ant-v4, PPO", "TD3-normalized return")
 
 
 @pytest.mark.parametrize("task", ["Ant-v5", "detent.envs.scripted:Target-v0"])
@@ -115,3 +122,24 @@ def test_a_run_without_evaluations_yet_does_not_spoil_the_picture(tmp_path: Path
     (run / "evals.jsonl").unlink()
     draw_learning_curves([run], tmp_path / "curve.png")
     assert curves(figures[0].axes[0])["rn-d, paper, seed 1"] == ("-", [])
+
+
+def test_algorithms_have_panels_of_their_own_with_the_papers_curve_of_that_algorithm(
+    tmp_path: Path, figures: list[Figure]
+) -> None:
+    runs = [make_run(tmp_path / algo, "HalfCheetah-v4", "rn-d", [0, 1_000_000], algo=algo) for algo in ("trpo", "spo")]
+    draw_learning_curves(runs, tmp_path / "curve.png")
+    assert [axes.get_title() for axes in figures[0].axes] == ["HalfCheetah-v4, SPO", "HalfCheetah-v4, TRPO"]
+    for axes, algo in zip(figures[0].axes, ("spo", "trpo"), strict=True):
+        step, score = curves(axes)["rn-d, the paper (mean of 5 seeds)"][1][-1]
+        assert score == paper_score(algo, "HalfCheetah-v4", "rn-d", int(step))
+
+
+def test_a_metric_is_drawn_where_a_run_has_it(tmp_path: Path, figures: list[Figure]) -> None:
+    run = make_run(tmp_path / "run", "Ant-v4", "rn-d", [])
+    rows: list[dict[str, Any]] = [{"step": 10, "grad_variance": 2.0}, {"step": 20}, {"step": 30, "grad_variance": 0.5}]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    draw_metric([run], "grad_variance", tmp_path / "metric.png")
+    (axes,) = figures[0].axes
+    assert curves(axes) == {"rn-d, paper, seed 1": ("-", [(10, 2.0), (30, 0.5)])}
+    assert (axes.get_yscale(), axes.get_ylabel()) == ("log", "grad_variance")

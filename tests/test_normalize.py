@@ -172,3 +172,13 @@ def test_a_saved_reward_scaler_goes_on_where_it_was() -> None:
     twin.load_state_dict(scaler.state_dict())
     reward = torch.from_numpy(rng.standard_normal((10, 2)))
     assert torch.equal(twin(reward, none_ended), scaler(reward, none_ended))
+
+
+def test_scaling_alone_leaves_the_statistics_as_they_are() -> None:
+    rng = np.random.default_rng(2)
+    scaler = RewardScaler(2, gamma=0.9, clip=10.0)
+    reward = torch.from_numpy(rng.standard_normal((10, 2)))
+    scaled = scaler(reward, torch.zeros(10, 2, dtype=torch.bool))
+    before = {key: value.clone() for key, value in scaler.state_dict().items()}
+    assert torch.equal(scaler.scale(reward), scaled)
+    assert all(torch.equal(value, before[key]) for key, value in scaler.state_dict().items())

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 
 from detent.config import ActorConfig, Config, CriticConfig, HeadConfig, PPOConfig, UpdateConfig
-from detent.objectives import Metrics, ppo_loss
-from detent.optimize import Batch, FlatAdam, total_loss, update
+from detent.objectives import Batch, Metrics, PolicyLoss, ppo_loss
+from detent.optimize import FirstOrder, FlatAdam, total_loss
 from detent.policy import Policy
 from detent.spaces import ActionSpec, EnvSpec, ObservationSpec
 
@@ -35,6 +35,14 @@ def make_policy(kind: HeadKind = "categorical", seed: int = 1) -> Policy:
     assert isinstance(last, nn.Linear)
     last.weight.data *= 100
     return policy
+
+
+def update(
+    policy: Policy, batch: Batch, config: UpdateConfig, loss: PolicyLoss | None = None, seed: int = 0
+) -> dict[str, float]:
+    """One update from the beginning; PPO where no loss is given."""
+    rule = FirstOrder(policy, loss or ppo_loss(PPOConfig()), config)
+    return rule.update(batch, config.learning_rate, torch.Generator().manual_seed(seed))
 
 
 @torch.no_grad()
@@ -199,19 +207,17 @@ SETTINGS = [
 def test_update_is_the_plain_loop(config: UpdateConfig, kind: HeadKind) -> None:
     policy = make_policy(kind)
     reference = Reference(policy, kind, config)
-    optimizer = FlatAdam(policy, config)
-    start = optimizer.flat.detach().clone()
+    rule = FirstOrder(policy, ppo_loss(PPOConfig()), replace(config, diagnostics=False))
+    start = rule.optimizer.flat.detach().clone()
     for iteration in range(3):
         batch = make_batch(policy, seed=iteration)
-        metrics = update(
-            policy, optimizer, batch, ppo_loss(PPOConfig()), config, torch.Generator().manual_seed(iteration)
-        )
+        metrics = rule.update(batch, config.learning_rate, torch.Generator().manual_seed(iteration))
         generator = torch.Generator().manual_seed(iteration)
         rows = [row for _ in range(config.epochs) for row in reference.epoch(batch, generator)]
         assert_same_parameters(policy, reference, 1e-9)
         assert metrics.pop("epochs") == config.epochs
         assert metrics == pytest.approx(means(rows), rel=1e-6, abs=1e-9)
-    assert (optimizer.flat - start).abs().max() > 0.05
+    assert (rule.optimizer.flat - start).abs().max() > 0.05
 
 
 def test_target_kl_stops_after_the_first_epoch_that_exceeds_it() -> None:
@@ -231,9 +237,7 @@ def test_target_kl_stops_after_the_first_epoch_that_exceeds_it() -> None:
         for _ in range(epochs):
             expected.epoch(batch, generator)
         stopping = replace(config, target_kl=target)
-        metrics = update(
-            twin, FlatAdam(twin, stopping), batch, ppo_loss(PPOConfig()), stopping, torch.Generator().manual_seed(0)
-        )
+        metrics = update(twin, batch, stopping)
         assert metrics["epochs"] == epochs
         assert metrics["kl"] == pytest.approx(np.mean(kl[:epochs]), rel=1e-6)
         assert_same_parameters(twin, expected, 1e-9)
@@ -243,10 +247,7 @@ def test_target_kl_that_is_not_reached_or_zero_never_stops() -> None:
     for target in (0.0, 1e9):
         policy = make_policy()
         config = UpdateConfig(epochs=4, minibatches=2, learning_rate=0.05, target_kl=target)
-        optimizer = FlatAdam(policy, config)
-        metrics = update(
-            policy, optimizer, make_batch(policy), ppo_loss(PPOConfig()), config, torch.Generator().manual_seed(0)
-        )
+        metrics = update(policy, make_batch(policy), config)
         assert metrics["epochs"] == 4
 
 
@@ -265,7 +266,7 @@ def test_every_epoch_visits_every_transition_once_in_a_fresh_order() -> None:
     policy, spy = make_policy(), Spy()
     batch = replace(make_batch(policy), advantages=torch.arange(SIZE, dtype=torch.float64))
     config = UpdateConfig(epochs=3, minibatches=4, normalize_advantages=False)
-    update(policy, FlatAdam(policy, config), batch, spy, config, torch.Generator().manual_seed(0))
+    update(policy, batch, config, spy)
     assert [len(minibatch) for minibatch in spy.advantages] == [SIZE // 4] * 12
     epochs = torch.cat(spy.advantages).reshape(3, SIZE)
     for order in epochs:
@@ -285,7 +286,7 @@ def test_rows_of_a_batch_stay_together() -> None:
 def test_advantages_are_normalized_per_minibatch() -> None:
     policy, spy = make_policy(), Spy()
     config = UpdateConfig(epochs=1, minibatches=4)
-    update(policy, FlatAdam(policy, config), make_batch(policy), spy, config, torch.Generator().manual_seed(0))
+    update(policy, make_batch(policy), config, spy)
     assert len(spy.advantages) == 4
     for advantages in spy.advantages:
         np.testing.assert_allclose(advantages.mean(), 0, atol=1e-9)
@@ -321,15 +322,64 @@ def test_the_update_lowers_the_loss_on_its_own_batch() -> None:
 
     def losses() -> dict[str, float]:
         _, metrics = total_loss(policy, batch, ppo_loss(PPOConfig()), config)
-        return {key: value.item() for key, value in metrics.items()}
+        return {key: value.item() for key, value in metrics.items() if value.dim() == 0}
 
     before = losses()
     # Before the first step the ratio is 1: the surrogate is the mean of normalized advantages, and there is no KL.
     assert before["policy_loss"] == pytest.approx(0, abs=1e-12)
     assert before["kl"] == pytest.approx(0, abs=1e-12)
-    optimizer = FlatAdam(policy, config)
-    update(policy, optimizer, batch, ppo_loss(PPOConfig()), config, torch.Generator().manual_seed(0))
+    update(policy, batch, config)
     after = losses()
     assert after["policy_loss"] < -0.02
     assert after["value_loss"] < before["value_loss"]
     assert after["kl"] > 0
+
+
+@every_head
+def test_diagnostics_do_not_change_the_update(kind: HeadKind) -> None:
+    policies = [make_policy(kind), make_policy(kind)]
+    batch = make_batch(policies[0])
+    config = UpdateConfig(epochs=2, minibatches=4)
+    plain = update(policies[0], batch, replace(config, diagnostics=False))
+    measured = update(policies[1], batch, config)
+    for one, other in zip(policies[0].parameters(), policies[1].parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert {key: measured[key] for key in plain} == plain
+    assert measured.keys() - plain.keys() == {
+        "kl_by_dimension/0", "kl_by_dimension/1", "policy_grad_norm", "grad_variance", "grad_variance_normalized",
+        "grad_snr", "grad_variance_authors", *(["std"] if kind == "gaussian" else []),
+    }  # fmt: skip
+
+
+@every_head
+def test_gradient_variance_is_that_of_the_actors_gradients_before_clipping(kind: HeadKind) -> None:
+    policy = make_policy(kind)
+    batch = make_batch(policy)
+    config = UpdateConfig(epochs=2, minibatches=4, max_grad_norm=0.01)
+    actor = [*policy.head.parameters(), *policy.actor.parameters()]
+    generator = torch.Generator().manual_seed(0)
+    epochs = []
+    for _ in range(2):
+        gradients = []
+        for rows in torch.randperm(SIZE, generator=generator).split(SIZE // 4):
+            loss, _ = total_loss(policy, batch.select(rows), ppo_loss(PPOConfig()), config)
+            gradients.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, actor)]).numpy())
+        epochs.append(gradients)
+    # With a learning rate of 0 the parameters stay where these gradients were taken.
+    rule = FirstOrder(policy, ppo_loss(PPOConfig()), replace(config, weight_decay=0.0))
+    metrics = rule.update(batch, 0.0, torch.Generator().manual_seed(0))
+    traces = [np.var(gradients, axis=0, ddof=1).sum() for gradients in epochs]
+    assert metrics["grad_variance"] == pytest.approx(np.mean(traces), rel=1e-9)
+    everything = np.concatenate(epochs)
+    assert metrics["grad_variance_authors"] == pytest.approx(np.var(everything, axis=0, ddof=1).mean(), rel=1e-9)
+    assert metrics["policy_grad_norm"] == pytest.approx(np.linalg.norm(everything, axis=1).mean(), rel=1e-9)
+    assert metrics["policy_grad_norm"] < metrics["grad_norm"], "the critic's is in the whole gradient only"
+
+
+def test_kl_by_dimension_is_each_dimensions_own() -> None:
+    policy = make_policy()
+    batch = make_batch(policy)
+    # Only the first dimension's old log-probability differs: by log 2, so r = 1/2 and r - 1 - log r = log 2 - 1/2.
+    shifted = replace(batch, log_prob=batch.log_prob + torch.tensor([np.log(2.0), 0.0], dtype=torch.float64))
+    _, metrics = total_loss(policy, shifted, ppo_loss(PPOConfig()), UpdateConfig())
+    np.testing.assert_allclose(metrics["kl_by_dimension"], [np.log(2) - 0.5, 0.0], atol=1e-12)

@@ -34,7 +34,7 @@ PAPER_TABLE = {
     "critic.activation": "tanh",
     "critic.depth": 1,
 }
-PAPER_ACTORS = {
+PAPER_ACTORS: dict[str, dict[str, Any]] = {
     "mlp": {"actor.width": 256, "actor.activation": "tanh", "actor.depth": 2},
     "rn": {"actor.width": 256, "actor.depth": 2},
 }
@@ -76,7 +76,7 @@ def test_the_defaults_of_the_dataclasses_are_the_paper_preset() -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_paper_has_every_value_of_the_papers_table(variant: str) -> None:
-    expected = PAPER_TABLE | RELEASED_CODE | PAPER_ACTORS[variant.split("-")[0]]
+    expected: dict[str, Any] = {**PAPER_TABLE, **RELEASED_CODE, **PAPER_ACTORS[variant.split("-")[0]]}
     expected |= {"head.bins": 41, "head.mean": "plain", "schedule_steps": 5_000_000}
     found = settings(configure("Ant-v4", variant=variant))
     assert {key: found[key] for key in expected} == expected
@@ -126,13 +126,16 @@ def test_variants_differ_in_network_and_head_only(preset: str) -> None:
     [
         ({"preset": "papr"}, "there is no preset 'papr'; did you mean paper?"),
         ({"variant": "rnd"}, "there is no variant 'rnd'; did you mean rn-d?"),
-        ({"variant": "beta"}, "there is no variant 'beta'; valid: mlp-c, mlp-d, rn-c, rn-d"),
-        ({"algo": "trpo"}, "there is no algo 'trpo'; valid: ppo"),
+        (
+            {"variant": "beta"},
+            "there is no variant 'beta'; valid: layernorm-d, loss-swap, mlp-c, mlp-d, plain-d, residual-d, rn-c, rn-d",
+        ),
+        ({"algo": "sac"}, "there is no algo 'sac'; valid: ppo, spo, trpo"),
     ],
 )
-def test_unknown_names_are_answered_with_the_valid_ones(names: dict[str, str], sentence: str) -> None:
+def test_unknown_names_are_answered_with_the_valid_ones(names: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        configure("Ant-v4", **names)  # type: ignore[arg-type]
+        configure("Ant-v4", **names)
     assert str(raised.value) == sentence
 
 

@@ -65,7 +65,8 @@ def plain() -> tuple[PlainLines, io.StringIO]:
 
 def test_the_first_line_says_what_was_chosen_and_how_steps_were_rounded() -> None:
     assert describe(CONFIG) == (
-        "Ant-v4 · rn-d · ppo · preset paper · seed 7 · 190,000 steps, rounded up to 197,632 (whole iterations of 16,384) · "
+        "Ant-v4 · rn-d · ppo · preset paper · seed 7 · "
+        "190,000 steps, rounded up to 197,632 (whole iterations of 16,384) · "
         "16 environments (envpool) · 2 threads · cpu"
     )
     assert "· 197,632 steps ·" in describe(Config(steps=197_632))
@@ -93,7 +94,7 @@ def test_plain_lines_come_every_few_seconds_and_at_the_end(
     reporter, file = plain
     reporter.start(CONFIG, Path("runs/x"), ())
     now = 50.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr("time.monotonic", lambda: now)
     for number in range(1, 13):
         reporter.iteration(iteration(number), 0.0)
         now += 4.0

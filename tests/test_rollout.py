@@ -14,8 +14,8 @@ from detent.advantages import gae
 from detent.config import ActorConfig, Config, CriticConfig, EnvConfig, HeadConfig, NormalizeConfig, UpdateConfig
 from detent.envs import Step, VectorEnv, make_envs
 from detent.envs.gymnasium import GymnasiumEnvs
-from detent.objectives import Metrics
-from detent.optimize import Batch, total_loss
+from detent.objectives import Batch, Metrics
+from detent.optimize import total_loss
 from detent.policy import Policy
 from detent.presets import configure
 from detent.rollout import NonFiniteError, Rollout, allocate, collect, require_finite

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from detent import runlog
 from detent.config import Config, ConfigError, load_config
 from detent.runlog import HEARTBEAT_TIMEOUT, RunError, RunLog, read_rows, read_run_config, write_json
 
@@ -109,7 +108,7 @@ def test_the_heartbeat_keeps_the_lock_fresh(run: Path) -> None:
 
 def test_a_closed_run_can_go_on_at_once_on_another_host(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     RunLog.reopen(run)[0].close()
-    monkeypatch.setattr(runlog.socket, "gethostname", lambda: "elsewhere")
+    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
     RunLog.reopen(run)[0].close()
 
 
@@ -161,7 +160,7 @@ def test_rewinding_drops_later_rows_and_what_follows_is_appended(run: Path) -> N
 
 def test_wall_time_adds_up_over_processes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(runlog.time, "monotonic", lambda: now)
+    monkeypatch.setattr("time.monotonic", lambda: now)
     for expected in (7.0, 14.0):
         log, _ = RunLog.reopen(run)
         now += 7.0

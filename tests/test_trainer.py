@@ -28,7 +28,9 @@ from detent.session import resolve
 TARGET = "detent.envs.scripted:Target-v0"
 
 
-def small(overrides: dict[str, Any] | None = None, task: str = TARGET, variant: str = "rn-d") -> Config:
+def small(
+    overrides: dict[str, Any] | None = None, task: str = TARGET, variant: str = "rn-d", algo: str = "ppo"
+) -> Config:
     """A run of a few seconds."""
     settings = {
         "threads": 1,
@@ -43,7 +45,7 @@ def small(overrides: dict[str, Any] | None = None, task: str = TARGET, variant: 
         "checkpoint.interval": 256,
         "normalize.warmup_steps": 8,
     }
-    return detent.configure(task, variant=variant, overrides=settings | (overrides or {}))
+    return detent.configure(task, variant=variant, algo=algo, overrides=settings | (overrides or {}))
 
 
 def rows(run: Path, name: str) -> list[dict[str, Any]]:
@@ -67,8 +69,16 @@ def assert_same_run(left: Path, right: Path) -> None:
                 assert torch.equal(one[key], two[key]), (step, key)
 
 
-@pytest.mark.parametrize("variant", ["rn-d", "rn-c", "mlp-d", "mlp-c"])
-def test_every_actor_learns_the_target_task(variant: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("algo", "variant"),
+    [
+        *(("ppo", variant) for variant in ("rn-d", "rn-c", "mlp-d", "mlp-c", "loss-swap")),
+        ("spo", "rn-d"),
+        ("trpo", "rn-d"),
+        ("trpo", "mlp-c"),
+    ],
+)
+def test_every_actor_and_algorithm_learns_the_target_task(algo: str, variant: str, tmp_path: Path) -> None:
     # A uniformly random action earns about -2.5 per episode here; an actor that knows the target approaches 0.
     config = small(
         {
@@ -83,8 +93,10 @@ def test_every_actor_learns_the_target_task(variant: str, tmp_path: Path) -> Non
             "eval.episodes": 50,
             "eval.interval": 20_000,
             "head.mean": "squashed",
+            **({"trpo.max_kl": 0.1} if algo == "trpo" else {}),
         },
         variant=variant,
+        algo=algo,
     )
     detent.train(config, out=tmp_path / "run")
     first, *_, last = read_rows(tmp_path / "run" / "evals.jsonl")
@@ -149,6 +161,21 @@ def test_killed_at_any_moment_and_resumed_is_equal_to_the_bit(
     assert info["status"] == "finished"
     assert info["interruptions"]
     assert all(entry["exact"] for entry in info["interruptions"])
+
+
+@pytest.mark.parametrize("algo", ["spo", "trpo"])
+def test_every_algorithm_resumes_to_the_bit(algo: str, tmp_path: Path) -> None:
+    config = small({"steps": 1024}, algo=algo)
+    detent.train(config, out=tmp_path / "whole")
+
+    def crash_in_iteration_five(row: dict[str, Any], policy: Policy) -> None:
+        if row["iteration"] == 5:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        detent.train(config, out=tmp_path / "cut", on_iteration=crash_in_iteration_five)
+    assert detent.resume(tmp_path / "cut").finished
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
 
 
 def rows_so_far(run: Path) -> list[str]:
@@ -301,6 +328,8 @@ def test_tensorboard_gets_the_metrics(tmp_path: Path) -> None:
 
 def test_scheduled_checkpoints_log_the_share_of_transitions_they_cut_off(tmp_path: Path) -> None:
     # Episodes of 8 steps and rebuilds every 2 iterations of 30 steps: 60 = 7 x 8 + 4, so 4 of 60 steps are cut off.
-    detent.train(small({"rollout_steps": 30, "update.minibatches": 4, "checkpoint.interval": 240}), out=tmp_path / "run")
+    detent.train(
+        small({"rollout_steps": 30, "update.minibatches": 4, "checkpoint.interval": 240}), out=tmp_path / "run"
+    )
     shares = [row.get("cut_share") for row in rows(tmp_path / "run", "metrics")]
     assert shares[:4] == [None, pytest.approx(4 / 60), None, pytest.approx(4 / 60)]

@@ -96,6 +96,11 @@ def load_tensors(path: Path, name: Literal["policy", "trainer"], device: str = "
         raise DamagedCheckpointError(f"checkpoint {path} is damaged: {name}.safetensors: {error}") from None
 
 
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix`, by the rest of their names."""
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
 def find_resumable(run: Path, exact: bool) -> tuple[State | None, list[str]]:
     """The latest intact checkpoint to go on from (`exact`: a scheduled one), and what was passed over as damaged.
 

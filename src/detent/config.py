@@ -127,16 +127,17 @@ class CriticConfig(NetworkConfig):
 
 @dataclass(frozen=True)
 class HeadConfig:
-    kind: Literal["categorical", "gaussian"] = "categorical"
-    """Action distribution: one softmax over bins per dimension, or a diagonal Gaussian."""
+    kind: Literal["categorical", "gaussian", "loss-swap"] = "categorical"
+    """Action distribution: one softmax over bins per dimension; a diagonal Gaussian; or (the paper's loss-swap) a
+    Gaussian around the expected action of a softmax over bins."""
     bins: Annotated[int, arg(aliases=["--bins"])] = 41
-    """categorical: bins per action dimension, evenly spaced from the lower to the upper bound."""
+    """categorical, loss-swap: bins per action dimension, evenly spaced from the lower to the upper bound."""
     mean: Literal["plain", "squashed"] = "plain"
     """gaussian: the mean as the network gives it, or squashed by tanh into the action range."""
     log_std: Literal["state-independent", "state-dependent"] = "state-independent"
     """gaussian: one learned log standard deviation per dimension, or one the network gives per state."""
     log_std_init: float = 0.0
-    """gaussian: initial log standard deviation, in the units of the action."""
+    """gaussian, loss-swap: initial log standard deviation, in the units of the action."""
 
     def __post_init__(self) -> None:
         _require(self.bins >= 2, f"head.bins is {self.bins}; a categorical head needs at least 2 bins per dimension")
@@ -200,6 +201,8 @@ class UpdateConfig:
     """Clip the change of a value prediction to this range; 0 leaves it alone."""
     target_kl: float = 0.0
     """Stop the epochs of an update when the mean KL of an epoch exceeds this; 0 never stops."""
+    diagnostics: bool = True
+    """Measure gradient variance, signal-to-noise ratio and KL per action dimension in every update."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "minibatches"):
@@ -219,6 +222,39 @@ class PPOConfig:
 
     def __post_init__(self) -> None:
         _require(self.clip > 0, f"ppo.clip is {self.clip}; it must be positive")
+
+
+@dataclass(frozen=True)
+class SPOConfig:
+    epsilon: float = 0.2
+    """The ratio the penalty allows: the objective is largest at 1 + epsilon sign(A)."""
+
+    def __post_init__(self) -> None:
+        _require(0 < self.epsilon < math.inf, f"spo.epsilon is {self.epsilon}; it must be positive and finite")
+
+
+@dataclass(frozen=True)
+class TRPOConfig:
+    max_kl: float = 0.01
+    """Trust region: the mean KL(old || new) over the batch stays within this."""
+    damping: float = 0.1
+    """Added to the diagonal of the Fisher matrix."""
+    cg_iterations: int = 10
+    """Conjugate-gradient iterations per update."""
+    backtracks: int = 10
+    """Step lengths tried, each `shrink` times the one before."""
+    shrink: float = 0.8
+    """Factor between two step lengths of the line search."""
+    chunk: int = 2048
+    """States per pass through the network; the memory of an update grows with this, not with the batch."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_kl", "damping"):
+            value = getattr(self, name)
+            _require(0 < value < math.inf, f"trpo.{name} is {value}; it must be positive and finite")
+        for name in ("cg_iterations", "backtracks", "chunk"):
+            _require(getattr(self, name) >= 1, f"trpo.{name} is {getattr(self, name)}; it must be at least 1")
+        _require(0 < self.shrink < 1, f"trpo.shrink is {self.shrink}; it must lie between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -256,9 +292,9 @@ class Config:
     preset: str = "paper"
     """Hyper-parameters to start from: paper, authors or fast."""
     variant: str = "rn-d"
-    """Actor: rn-d, rn-c, mlp-d or mlp-c."""
+    """Actor: rn-d, rn-c, mlp-d, mlp-c, loss-swap, ...; `detent list variants` tells them all."""
     algo: str = "ppo"
-    """Update rule."""
+    """Update rule: ppo, spo or trpo."""
     steps: int = 5_000_000
     """Environment steps in all, rounded up to whole iterations."""
     schedule_steps: int = 5_000_000
@@ -283,6 +319,8 @@ class Config:
     advantage: AdvantageConfig = AdvantageConfig()
     update: UpdateConfig = UpdateConfig()
     ppo: PPOConfig = PPOConfig()
+    spo: SPOConfig = SPOConfig()
+    trpo: TRPOConfig = TRPOConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
 
@@ -335,6 +373,21 @@ def validate(config: Config) -> None:
         not config.update.anneal or config.steps <= config.schedule_steps,
         f"steps ({config.steps}) goes past schedule_steps ({config.schedule_steps}), where the learning rate has "
         "come down to zero; give a longer --schedule-steps, or --update.no-anneal",
+    )
+    for name, default in (("ppo", PPOConfig()), ("spo", SPOConfig()), ("trpo", TRPOConfig())):
+        _require(
+            name == config.algo or getattr(config, name) == default,
+            f"the algorithm is {config.algo}, which takes no {name}.* settings; found {getattr(config, name)}",
+        )
+    if config.algo == "trpo":
+        for name in ("entropy_coef", "target_kl"):
+            _require(
+                getattr(config.update, name) == 0,
+                f"update.{name} is {getattr(config.update, name)}; TRPO has none, its step is bounded by trpo.max_kl",
+            )
+    _require(
+        not (config.head.kind == "loss-swap" and config.head.log_std == "state-dependent"),
+        "head.log_std is state-dependent; the loss-swap head has one standard deviation per action dimension",
     )
     try:
         tomli_w.dumps(config.env.kwargs)

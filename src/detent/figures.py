@@ -1,8 +1,8 @@
-"""Learning curves of runs, beside the paper's."""
+"""Learning curves of runs, beside the paper's, and the course of any metric."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -17,27 +17,63 @@ COLORS = {"rn-d": "#c44e52", "rn-c": "#dd8452", "mlp-d": "#4c72b0", "mlp-c": "#5
 OTHER_COLOR = "#8172b3"
 
 
+Runs = dict[Path, Config]
+
+
 def draw_learning_curves(runs: Sequence[Path], path: Path) -> None:
-    """One panel per task: evaluation score (or return) against steps, a dashed line for the paper where it has one.
+    """One panel per task and algorithm: evaluation score (or return) against steps, the paper's dashed if it has one.
 
     The band around a curve is one standard deviation over the episodes of an evaluation.
     """
-    configs = {run: read_run_config(run) for run in runs}
-    tasks = sorted({config.task for config in configs.values()})
-    figure = Figure(figsize=(5.2 * len(tasks), 3.8), layout="constrained")
-    for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
-        here = {run: config for run, config in configs.items() if config.task == task}
+
+    def draw_panel(axes: Axes, task: str, algo: str, here: Runs) -> None:
         last = max(_draw_run(axes, run, config) for run, config in here.items())
-        for algo, variant in sorted({(config.algo, config.variant) for config in here.values()}):
+        for variant in sorted({config.variant for config in here.values()}):
             _draw_paper(axes, algo, task, variant, last)
-        axes.set_title(task)
-        axes.set_xlabel("environment steps")
         axes.set_ylabel("return" if normalized(task, 0.0) is None else "TD3-normalized return")
+
+    _draw_panels(runs, path, draw_panel)
+
+
+def draw_metric(runs: Sequence[Path], metric: str, path: Path) -> None:
+    """One panel per task and algorithm: a column of `metrics.jsonl` against steps, on a logarithmic scale."""
+
+    def draw_panel(axes: Axes, task: str, algo: str, here: Runs) -> None:
+        for run, config in here.items():
+            rows = [row for row in read_rows(run / "metrics.jsonl") if row.get(metric) is not None]
+            points = [row["step"] for row in rows], [row[metric] for row in rows]
+            axes.plot(*points, _style(config), color=_color(config.variant), label=_label(config))
+        axes.set_yscale("log")
+        axes.set_ylabel(metric)
+
+    _draw_panels(runs, path, draw_panel)
+
+
+def _draw_panels(runs: Sequence[Path], path: Path, draw_panel: Callable[[Axes, str, str, Runs], None]) -> None:
+    configs = {run: read_run_config(run) for run in runs}
+    panels = sorted({(config.task, config.algo) for config in configs.values()})
+    figure = Figure(figsize=(5.2 * len(panels), 3.8), layout="constrained")
+    for axes, (task, algo) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        draw_panel(axes, task, algo, {r: c for r, c in configs.items() if (c.task, c.algo) == (task, algo)})
+        axes.set_title(f"{task}, {algo.upper()}")
+        axes.set_xlabel("environment steps")
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
+
+
+def _color(variant: str) -> str:
+    return COLORS.get(variant, OTHER_COLOR)
+
+
+def _style(config: Config) -> str:
+    return {"paper": "-", "authors": ":"}.get(config.preset, "-.")
+
+
+def _label(config: Config) -> str:
+    return f"{config.variant}, {config.preset}, seed {config.seed}"
 
 
 def _draw_run(axes: Axes, run: Path, config: Config) -> int:
@@ -51,10 +87,8 @@ def _draw_run(axes: Axes, run: Path, config: Config) -> int:
         scaled = normalized(config.task, value)
         return value if scaled is None else scaled
 
-    color = COLORS.get(config.variant, OTHER_COLOR)
-    style = "-" if config.preset == "paper" else ":" if config.preset == "authors" else "-."
-    label = f"{config.variant}, {config.preset}, seed {config.seed}"
-    axes.plot(steps, [score(mean) for mean in means], style, color=color, label=label)
+    color = _color(config.variant)
+    axes.plot(steps, [score(mean) for mean in means], _style(config), color=color, label=_label(config))
     axes.fill_between(
         steps,
         [score(mean - spread) for mean, spread in zip(means, spreads, strict=True)],
@@ -72,5 +106,4 @@ def _draw_paper(axes: Axes, algo: str, task: str, variant: str, last: int) -> No
     known = [(step, value) for step, value in paper if value is not None]
     if known:
         label = f"{variant}, the paper (mean of 5 seeds)"
-        color = COLORS.get(variant, OTHER_COLOR)
-        axes.plot(*zip(*known, strict=True), "--", color=color, alpha=0.7, linewidth=1, label=label)
+        axes.plot(*zip(*known, strict=True), "--", color=_color(variant), alpha=0.7, linewidth=1, label=label)

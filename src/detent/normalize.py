@@ -74,12 +74,20 @@ class RewardScaler(nn.Module):
         self.running.zero_()
 
     def forward(self, reward: Tensor, ended: Tensor) -> Tensor:
-        """Scaled rewards `[T, N]`; `ended` `[T, N]` marks the last step of an episode."""
+        """Scaled rewards `[T, N]`, after `update`; `ended` `[T, N]` marks the last step of an episode."""
+        self.update(reward, ended)
+        return self.scale(reward)
+
+    def update(self, reward: Tensor, ended: Tensor) -> None:
+        """Merge the discounted returns of a rollout."""
         returns = torch.empty(reward.shape, dtype=torch.float64, device=reward.device)
         going_on = (~ended).double()
         for t, step_reward in enumerate(reward.double()):
             torch.add(step_reward, self.running, alpha=self.gamma, out=returns[t])
             torch.mul(returns[t], going_on[t], out=self.running)
         self.moments.merge(returns.reshape(-1, 1))
+
+    def scale(self, reward: Tensor) -> Tensor:
+        """Rewards scaled with the statistics as they are."""
         scale = (self.moments.var + _EPSILON).rsqrt().to(reward.dtype)
         return (reward * scale).clamp(-self.clip, self.clip)

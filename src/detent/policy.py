@@ -44,6 +44,11 @@ class Policy(nn.Module):
     def device(self) -> torch.device:
         return self.normalizer.shift.device
 
+    @property
+    def num_actor_parameters(self) -> int:
+        """How many of the first numbers in `parameters()` are the actor's own: those of head and actor network."""
+        return sum(p.numel() for module in (self.head, self.actor) for p in module.parameters())
+
     def normalize(self, observation: Observation) -> Observation:
         """Raw observations as the networks take them."""
         if not self.normalizing:

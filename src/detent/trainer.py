@@ -12,24 +12,24 @@ from statistics import mean
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from detent import checkpoint
-from detent.advantages import gae
 from detent.config import Config, ConfigError
 from detent.envs import make_envs
 from detent.evaluate import evaluate
 from detent.normalize import RewardScaler
-from detent.objectives import make_policy_loss
-from detent.optimize import Batch, FlatAdam, update
+from detent.objectives import Batch, make_policy_loss
+from detent.optimize import FirstOrder
 from detent.paper import normalized, paper_score
 from detent.policy import Policy
+from detent.prepare import make_batch
 from detent.progress import Reporter
 from detent.rollout import NonFiniteError, Rollout, allocate, collect, require_finite
 from detent.runlog import RunLog
 from detent.signals import StopRequest
 from detent.spaces import Observation
 from detent.streams import derive
+from detent.trust_region import TrustRegion
 
 Row = dict[str, Any]
 Hook = Callable[[Row, Policy], bool | None]
@@ -57,8 +57,7 @@ class Trainer:
         self.envs = make_envs(config.task, config.env, config.env.num_envs, config.threads)
         self.spec = self.envs.spec
         self.policy = Policy(self.spec, config).to(self.device)
-        self.optimizer = FlatAdam(self.policy, config.update)
-        self.policy_loss = make_policy_loss(config)
+        self.rule = make_update_rule(self.policy, config)
         self.reward_scaler = RewardScaler(config.env.num_envs, config.advantage.gamma, config.normalize.clip).to(
             self.device
         )
@@ -77,7 +76,7 @@ class Trainer:
     def run(self, log: RunLog) -> Result:
         """Iterate until all steps are done or a stop is requested."""
         config = self.config
-        self.reporter.start(config, log.path, self.spec.observation.notes)
+        self.reporter.start(config, log.path, (*self.spec.observation.notes, *self.rule.notes))
         with StopRequest(self.reporter.message) as stop:
             if self.iteration == 0:
                 self._warm_up()
@@ -121,8 +120,7 @@ class Trainer:
         learning_rate = config.update.learning_rate
         if config.update.anneal:
             learning_rate *= max(0.0, 1 - self.iteration * config.batch_size / config.schedule_steps)
-        self.optimizer.set_learning_rate(learning_rate)
-        losses = update(self.policy, self.optimizer, batch, self.policy_loss, config.update, self._generator("shuffle"))
+        losses = self.rule.update(batch, learning_rate, self._generator("shuffle"))
         if not all(map(math.isfinite, losses.values())):
             raise NonFiniteError(f"the update of iteration {self.iteration + 1} gave {losses}")
         self.policy.update_statistics(rollout.observation)
@@ -141,27 +139,11 @@ class Trainer:
         return observation, row | {"time/sps": config.batch_size / seconds["iteration"]}
 
     def _batch(self, rollout: Rollout) -> Batch:
-        """The rollout as the update sees it: rewards scaled, advantages estimated, time and environment flattened."""
-        config = self.config
-        reward, terminated, truncated = (
-            tensor.to(self.device) for tensor in (rollout.reward, rollout.terminated, rollout.truncated)
-        )
-        if config.normalize.reward:
-            reward = self.reward_scaler(reward, terminated | truncated)
-        advantages = gae(
-            reward, rollout.value, rollout.last_value, rollout.final_value, terminated, truncated,
-            config.advantage.gamma, config.advantage.gae_lambda, config.advantage.bootstrap_on_termination,
-        )  # fmt: skip
-        return Batch(
-            observation={
-                key: value.flatten(end_dim=1) for key, value in self.policy.normalize(rollout.observation).items()
-            },
-            choice=rollout.choice.flatten(end_dim=1),
-            log_prob=rollout.log_prob.flatten(end_dim=1),
-            value=rollout.value.flatten(),
-            advantages=advantages.flatten(),
-            returns=(advantages + rollout.value).flatten(),
-        )
+        """The rollout as the update sees it, its rewards scaled with statistics that it is part of."""
+        reward = rollout.reward.to(self.device)
+        if self.config.normalize.reward:
+            reward = self.reward_scaler(reward, rollout.ended.to(self.device))
+        return make_batch(self.policy, rollout, reward, self.config.advantage)
 
     def _episodes(self, rollout: Rollout) -> Row:
         """Statistics of the episodes that ended in this rollout; None where there was none."""
@@ -238,7 +220,7 @@ class Trainer:
         log.sync()
         best_step, best_score = self.best or (None, None)
         state = checkpoint.State(self.step, self.iteration, kind, best_step, best_score, self.spec)
-        trainer = {f"adam/{key}": value for key, value in self.optimizer.state().items()}
+        trainer = {f"adam/{key}": value for key, value in self.rule.state().items()}
         trainer |= {f"reward/{key}": value for key, value in self.reward_scaler.state_dict().items()}
         path = checkpoint.save(log.path, state, self.policy.state_dict(), trainer)
         checkpoint.prune(log.path, self.config.checkpoint.keep)
@@ -251,8 +233,8 @@ class Trainer:
         path = checkpoint.directory(run, state.step)
         self.policy.load_state_dict(checkpoint.load_tensors(path, "policy"))
         trainer = checkpoint.load_tensors(path, "trainer", str(self.device))
-        self.optimizer.load_state(_under("adam/", trainer))
-        self.reward_scaler.load_state_dict(_under("reward/", trainer))
+        self.rule.load_state(checkpoint.under("adam/", trainer))
+        self.reward_scaler.load_state_dict(checkpoint.under("reward/", trainer))
         self.iteration = state.iteration
         if state.best_step is not None and state.best_score is not None:
             self.best = (state.best_step, state.best_score)
@@ -271,8 +253,10 @@ class Trainer:
         self.policy.load_state_dict(policy.state_dict())
 
 
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+def make_update_rule(policy: Policy, config: Config) -> FirstOrder | TrustRegion:
+    if config.algo == "trpo":
+        return TrustRegion(policy, config)
+    return FirstOrder(policy, make_policy_loss(config), config.update)
 
 
 def explained_variance(batch: Batch) -> float:

@@ -6,11 +6,13 @@ from detent.config import HeadConfig
 from detent.heads.base import Head
 from detent.heads.categorical import CategoricalHead
 from detent.heads.gaussian import GaussianHead
+from detent.heads.loss_swap import LossSwapHead
 from detent.spaces import ActionSpec
 
-HEADS: dict[str, type[CategoricalHead] | type[GaussianHead]] = {
+HEADS: dict[str, type[CategoricalHead] | type[GaussianHead] | type[LossSwapHead]] = {
     "categorical": CategoricalHead,
     "gaussian": GaussianHead,
+    "loss-swap": LossSwapHead,
 }
 
 
@@ -18,4 +20,4 @@ def make_head(action: ActionSpec, config: HeadConfig) -> Head:
     return HEADS[config.kind](action, config)
 
 
-__all__ = ["HEADS", "CategoricalHead", "GaussianHead", "Head", "make_head"]
+__all__ = ["HEADS", "CategoricalHead", "GaussianHead", "Head", "LossSwapHead", "make_head"]

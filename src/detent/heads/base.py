@@ -42,5 +42,13 @@ class Head(nn.Module, ABC):
         """KL(old || new) of each dimension `[B, m]`."""
 
     @abstractmethod
+    def fisher_product(self, params: Tensor, tangent: Tensor) -> Tensor:
+        """The Fisher matrix of each state's distribution times `tangent`, a change of its `params`, `[B, m, P]`."""
+
+    def statistics(self, params: Tensor) -> dict[str, Tensor]:
+        """Further numbers worth logging, besides the entropy."""
+        return {}
+
+    @abstractmethod
     def to_action(self, choice: Tensor) -> Tensor:
         """The action `[B, m]` inside the Box that a choice stands for."""

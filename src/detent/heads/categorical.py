@@ -45,6 +45,11 @@ class CategoricalHead(Head):
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
         return (old.exp() * (old - new)).sum(-1)
 
+    def fisher_product(self, params: Tensor, tangent: Tensor) -> Tensor:
+        # E[dl dl^T] in log-probabilities l is diag(p). A tangent of log-probabilities has sum(p u) = 0 by itself, so
+        # through the log_softmax this is the logits' p (u - sum(p u)).
+        return params.exp() * tangent
+
     def to_action(self, choice: Tensor) -> Tensor:
         dimensions = torch.arange(self.bins.shape[0], device=choice.device)
         return self.bins[dimensions, choice.long()]

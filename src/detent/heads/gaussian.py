@@ -14,34 +14,19 @@ from detent.spaces import ActionSpec
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
-class GaussianHead(Head):
-    """Parameters are mean and log standard deviation `[B, m, 2]`; a choice is the sample before clipping."""
+class DiagonalGaussian(Head):
+    """Parameters are mean and log standard deviation `[B, m, 2]`; a choice is the sample before clipping.
+
+    What the network's outputs mean is left to `forward` of the heads below it.
+    """
 
     low: Tensor
     high: Tensor
 
-    def __init__(self, action: ActionSpec, config: HeadConfig) -> None:
+    def __init__(self, action: ActionSpec) -> None:
         super().__init__()
         self.register_buffer("low", torch.tensor(action.low))
         self.register_buffer("high", torch.tensor(action.high))
-        self._squash = config.mean == "squashed"
-        self._log_std_init = config.log_std_init
-        if config.log_std == "state-dependent":
-            self.num_outputs = 2 * action.size
-            self.log_std = None
-        else:
-            self.num_outputs = action.size
-            self.log_std = nn.Parameter(torch.full((action.size,), config.log_std_init))
-
-    def forward(self, outputs: Tensor) -> Tensor:
-        if self.log_std is None:
-            mean, log_std = outputs.chunk(2, dim=-1)
-            log_std = log_std + self._log_std_init
-        else:
-            mean, log_std = outputs, self.log_std.expand_as(outputs)
-        if self._squash:
-            mean = (self.high + self.low) / 2 + (self.high - self.low) / 2 * mean.tanh()
-        return torch.stack([mean, log_std], dim=-1)
 
     def sample(self, params: Tensor, generator: Generator | None = None) -> Tensor:
         mean, log_std = params.unbind(-1)
@@ -65,5 +50,37 @@ class GaussianHead(Head):
         shift = ((old_mean - new_mean) * (-new_log_std).exp()).square()
         return new_log_std - old_log_std + 0.5 * (spread + shift - 1)
 
+    def fisher_product(self, params: Tensor, tangent: Tensor) -> Tensor:
+        mean, log_std = tangent.unbind(-1)
+        return torch.stack([mean * (-2 * params[..., 1]).exp(), 2 * log_std], dim=-1)
+
+    def statistics(self, params: Tensor) -> dict[str, Tensor]:
+        return {"std": params[..., 1].detach().exp().mean()}
+
     def to_action(self, choice: Tensor) -> Tensor:
         return choice.clamp(self.low, self.high)
+
+
+class GaussianHead(DiagonalGaussian):
+    """The network gives the mean, and the log standard deviation too where it depends on the state."""
+
+    def __init__(self, action: ActionSpec, config: HeadConfig) -> None:
+        super().__init__(action)
+        self._squash = config.mean == "squashed"
+        self._log_std_init = config.log_std_init
+        if config.log_std == "state-dependent":
+            self.num_outputs = 2 * action.size
+            self.log_std = None
+        else:
+            self.num_outputs = action.size
+            self.log_std = nn.Parameter(torch.full((action.size,), config.log_std_init))
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        if self.log_std is None:
+            mean, log_std = outputs.chunk(2, dim=-1)
+            log_std = log_std + self._log_std_init
+        else:
+            mean, log_std = outputs, self.log_std.expand_as(outputs)
+        if self._squash:
+            mean = (self.high + self.low) / 2 + (self.high - self.low) / 2 * mean.tanh()
+        return torch.stack([mean, log_std], dim=-1)

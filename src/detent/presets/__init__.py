@@ -11,7 +11,7 @@ from typing import Any
 from detent.config import Config, ConfigError, nearest, override
 
 PRESETS = ("paper", "authors", "fast")
-ALGORITHMS = ("ppo",)
+ALGORITHMS = ("ppo", "spo", "trpo")
 
 
 @cache
@@ -28,7 +28,7 @@ def configure(
     algo: str = "ppo",
     overrides: Mapping[str, Any] | None = None,
 ) -> Config:
-    """The complete configuration of a run: preset, then variant, then `overrides`.
+    """The complete configuration of a run: preset (with its settings for network and algorithm), variant, `overrides`.
 
     `overrides` are nested (`{"ppo": {"clip": 0.1}}`) or dotted (`{"ppo.clip": 0.1}`).
     """
@@ -40,12 +40,13 @@ def configure(
         if name not in valid:
             raise ConfigError(f"there is no {what} '{name}'; {nearest(name, valid)}")
     settings = _preset(preset, table("tasks").get(task, {}).get("family", "gym"))
-    by_kind = settings.pop("actors")
+    by_kind, by_algo = settings.pop("actors"), settings.pop("algos", {})
     variant_settings = {key: value for key, value in table("variants")[variant].items() if key != "description"}
     config = Config(task=task, preset=preset, variant=variant, algo=algo)
     config = override(config, settings)
     config = override(config, {"actor": by_kind[variant_settings["actor"]["kind"]]})
     config = override(config, variant_settings)
+    config = override(config, by_algo.get(algo, {}))
     return override(config, nested(overrides or {}))
 
 

@@ -1,0 +1,62 @@
+"""The command line. Each command is a dataclass whose fields are its flags and whose `run` returns the exit code.
+
+Exit codes: 0 done, 2 wrong usage or configuration, 3 stopped on request with a checkpoint saved, 1 anything else.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from detent import __version__
+from detent.cli.about import Doctor, List
+from detent.cli.inspect import Diagnose, Eval, Proposition, Video
+from detent.cli.parsing import parse
+from detent.cli.train import Train, parse_train
+from detent.config import ConfigError, nearest
+from detent.threads import prepare_threads
+
+COMMANDS: dict[str, type[Train | Eval | Video | Diagnose | Proposition | List | Doctor]] = {
+    "train": Train,
+    "eval": Eval,
+    "video": Video,
+    "diagnose": Diagnose,
+    "proposition": Proposition,
+    "list": List,
+    "doctor": Doctor,
+}
+
+
+def usage() -> str:
+    lines = [f"detent {__version__}: on-policy reinforcement learning with discretized categorical actors", ""]
+    width = max(map(len, COMMANDS)) + 2
+    for name, command in COMMANDS.items():
+        lines.append(f"  detent {name:{width}}{(command.__doc__ or '').splitlines()[0]}")
+    return "\n".join([*lines, "", "detent COMMAND --help tells the flags of a command."])
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if words is None else words)
+    if not words or words[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(__version__)
+        return 0
+    name, *rest = words
+    if name not in COMMANDS:
+        print(f"detent: there is no command '{name}'; {nearest(name, COMMANDS)}", file=sys.stderr)
+        return 2
+    prepare_threads()
+    try:
+        command = parse_train(rest) if name == "train" else parse(COMMANDS[name], rest)
+        return command.run()
+    except ConfigError as error:
+        print(f"detent {name}: {error}", file=sys.stderr)
+        return 2
+    except (RuntimeError, OSError) as error:
+        print(f"detent {name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"detent {name}: interrupted", file=sys.stderr)
+        return 1

@@ -1,0 +1,209 @@
+"""Commands that look at a policy: play it, film it, measure its gradient; and at the paper's proposition."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from detent.config import ConfigError
+
+if TYPE_CHECKING:
+    from detent.proposition import Check
+
+
+@dataclass(frozen=True)
+class Eval:
+    """Play a run's policy and report mean, spread and a confidence interval of the return."""
+
+    run_directory: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Run directory."""
+    checkpoint: str = "best"
+    """best, latest or a step number."""
+    episodes: int = 100
+    """Episodes, each way: by sampled and by most probable actions."""
+    envs: int = 10
+    """Environments that play them, each the same share."""
+    seed: int = 12345
+    """Seed of environments and sampling."""
+    threads: int = 0
+    """CPU threads; 0: all cores."""
+    json: bool = False
+    """Print one line of JSON."""
+
+    def run(self) -> int:
+        import torch
+
+        from detent.checkpoint import load_policy
+        from detent.envs import make_envs
+        from detent.evaluate import evaluate
+        from detent.paper import paper_score
+
+        for name in ("episodes", "envs"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"--{name} is {getattr(self, name)}; it must be at least 1")
+        if self.threads < 0:
+            raise ConfigError(f"--threads is {self.threads}; it must not be negative (0: all cores)")
+        threads = self.threads or os.cpu_count() or 1
+        torch.set_num_threads(threads)
+        policy, state, config = load_policy(self.run_directory, self.checkpoint)
+        envs = make_envs(config.task, config.env, min(self.envs, self.episodes), threads)
+        report: dict[str, Any] = {
+            "run": str(self.run_directory),
+            "task": config.task,
+            "variant": config.variant,
+            "step": state.step,
+        }
+        try:
+            for play in ("stochastic", "deterministic"):
+                played = evaluate(policy, envs, self.episodes, self.seed, play == "deterministic")
+                report[play] = played.summary(config.task)
+        finally:
+            envs.close()
+        report["paper_score"] = paper_score(config.algo, config.task, config.variant, state.step)
+        if self.json:
+            print(json.dumps(report))
+        else:
+            print_evaluation(report)
+        return 0
+
+
+def print_evaluation(report: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    rows = Table(title=f"{report['task']} · {report['variant']} · step {report['step']:,}", title_justify="left")
+    for column in ("actions", "return", "std", "95% interval of the mean", "length", "score"):
+        rows.add_column(column, justify="left" if column == "actions" else "right")
+    for play, shown in (("stochastic", "sampled"), ("deterministic", "most probable")):
+        result = report[play]
+        low, high = result["ci95"]
+        score = "-" if result["score"] is None else f"{result['score']:.3f}"
+        rows.add_row(
+            shown,
+            f"{result['return']:.1f}",
+            f"{result['std']:.1f}",
+            f"[{low:.1f}, {high:.1f}]",
+            f"{result['length']:.0f}",
+            score,
+        )
+    console = Console()
+    console.print(rows)
+    console.print(f"{report['stochastic']['episodes']} episodes each way; score: 0 is random, 1 is TD3")
+    if report["paper_score"] is not None:
+        console.print(f"the paper's score at this step: {report['paper_score']:.3f}")
+
+
+@dataclass(frozen=True)
+class Video:
+    """Film a run's policy: mp4 and gif in RUN/videos."""
+
+    run_directory: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Run directory."""
+    checkpoint: str = "best"
+    """best, latest or a step number."""
+    episodes: int = 1
+    """Episodes in the film."""
+    max_steps: int = 1000
+    """Longest episode shown."""
+    stochastic: bool = False
+    """Sample actions instead of taking the most probable ones."""
+    seed: int = 0
+    """Seed of the environment."""
+    out: Path | None = None
+    """Path of the film without its ending; default RUN/videos/step-<step>."""
+
+    def run(self) -> int:
+        from detent.video import record_run
+
+        paths = record_run(
+            self.run_directory,
+            checkpoint=self.checkpoint,
+            stem=self.out,
+            episodes=self.episodes,
+            max_steps=self.max_steps,
+            deterministic=not self.stochastic,
+            seed=self.seed,
+        )
+        for path in paths:
+            print(path)
+        return 0
+
+
+@dataclass(frozen=True)
+class Diagnose:
+    """Measure variance and signal-to-noise ratio of a run's policy gradient on fresh rollouts, parameters fixed."""
+
+    run_directory: Annotated[Positional[Path], arg(metavar="RUN")]
+    """Run directory."""
+    checkpoint: str = "latest"
+    """best, latest or a step number."""
+    rollouts: int = 4
+    """Rollouts to collect, each of the run's own size; with a multiple of 16 intervals are over whole rollouts."""
+    seed: int = 0
+    """Seed of environments, sampling and minibatches."""
+    threads: int = 0
+    """CPU threads; 0: as many as the run had."""
+    json: bool = False
+    """Print one line of JSON."""
+
+    def run(self) -> int:
+        from detent.probe import print_probe, probe_run
+
+        report = probe_run(self.run_directory, self.checkpoint, self.rollouts, self.seed, self.threads)
+        if self.json:
+            print(json.dumps(report))
+        else:
+            print_probe(report)
+        return 0
+
+
+@dataclass(frozen=True)
+class Proposition:
+    """Check the paper's proposition on gradient variance by machine, and draw variance against policy sharpness."""
+
+    dimensions: int = 6
+    """Action dimensions."""
+    bins: int = 41
+    """Bins per dimension of the categorical policy."""
+    samples: int = 100_000
+    """Actions drawn for each Monte Carlo mean."""
+    seed: int = 1
+    """Seed of everything drawn."""
+    out: Path = Path("proposition.png")
+    """Picture to write."""
+    json: bool = False
+    """Print one line of JSON."""
+
+    def run(self) -> int:
+        from detent.proposition import check_all, draw
+
+        checks = check_all(self.dimensions, self.bins, self.samples, self.seed)
+        draw(self.out, self.bins, self.samples, self.seed)
+        holds = all(check.ok for check in checks)
+        if self.json:
+            print(json.dumps({"ok": holds, "checks": [asdict(check) for check in checks], "picture": str(self.out)}))
+        else:
+            print_checks(checks)
+            print("Every claim holds." if holds else "Some claims do not hold; see above.")
+            print(f"picture: {self.out}")
+        return 0 if holds else 1
+
+
+def print_checks(checks: Sequence[Check]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    rows = Table()
+    for column in ("claim", "measured", "", "expected", "standard error", "holds"):
+        rows.add_column(column, justify="left" if column in ("claim", "holds") else "right")
+    for check in checks:
+        error = f"{check.standard_error:.2g}" if check.standard_error else "-"
+        numbers = f"{check.measured:.9g}", check.relation, f"{check.expected:.9g}"
+        rows.add_row(check.name, *numbers, error, "yes" if check.ok else "NO")
+    Console().print(rows)

@@ -1,0 +1,17 @@
+"""Words of the command line to a command, which is a dataclass whose fields are its flags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import tyro
+
+Command = TypeVar("Command")
+
+
+def parse(command: type[Command], words: Sequence[str], default: Command | None = None) -> Command:
+    prog = f"detent {command.__name__.lower()}"
+    if default is None:
+        return tyro.cli(command, prog=prog, args=words)
+    return tyro.cli(command, prog=prog, args=words, default=default)

@@ -1,0 +1,106 @@
+"""`detent train`: from a preset, a file and flags to a run, or on with one that is there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import arg
+
+from detent.cli.parsing import parse
+from detent.config import Config, ConfigError, override, read_toml, to_dict
+from detent.presets import configure
+from detent.runlog import read_run_config
+
+STOPPED = 3
+_NAMES = ("task", "preset", "variant", "algo")
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a policy, or go on with a run: detent train HalfCheetah-v4 · detent train --resume RUN."""
+
+    settings: Annotated[Config, arg(name="")] = field(default_factory=Config)
+    out: Path | None = None
+    """Run directory to create; default runs/<task>-<variant>-<algo>-s<seed>-<time>."""
+    config: Path | None = None
+    """TOML file of settings, for instance the config.toml of another run; flags go before it."""
+    resume: Path | None = None
+    """Run directory to go on with; --steps (and --schedule-steps) extend a finished one."""
+    exact: bool = False
+    """With --resume: go back to the last scheduled checkpoint, where resuming is exact to the bit."""
+
+    def run(self) -> int:
+        from detent import session
+        from detent.progress import make_reporter
+
+        reporter = make_reporter()
+        if self.resume is not None:
+            settings = self.settings
+            result = session.resume(
+                self.resume,
+                steps=settings.steps,
+                schedule_steps=settings.schedule_steps,
+                exact=self.exact,
+                reporter=reporter,
+            )
+        else:
+            result = session.train(self.settings, out=self.out, reporter=reporter)
+        if result.finished:
+            print(f"finished: {result.path} (detent eval {result.path}, detent video {result.path})")
+            return 0
+        print(f"stopped at step {result.step:,} with a checkpoint; detent train --resume {result.path} goes on")
+        return STOPPED
+
+
+def parse_train(words: list[str]) -> Train:
+    """Flags on top of the file on top of variant and preset; a first reading finds out which those are."""
+    first = parse(Train, words)
+    if first.resume is not None:
+        return _parse_resume(words, first)
+    if first.exact:
+        raise ConfigError("--exact goes with --resume")
+    file = read_toml(first.config) if first.config else {}
+    named = override(Config(), {key: file[key] for key in _NAMES if key in file})
+    chosen = parse(Train, words, Train(named)).settings if file else first.settings
+    for key in _NAMES[1:]:
+        if key in file and getattr(chosen, key) != file[key]:
+            raise ConfigError(
+                f"{first.config} has {key} '{file[key]}' and settings that go with it; leave --{key} out, or take "
+                f"'{key}' and those settings out of the file"
+            )
+    names = {key: getattr(chosen, key) for key in _NAMES}
+    layered = configure(**names, overrides={key: value for key, value in file.items() if key not in _NAMES})
+    return parse(Train, words, Train(layered))
+
+
+def _parse_resume(words: list[str], first: Train) -> Train:
+    """A resumed run keeps its configuration; only its length may be changed."""
+    assert first.resume is not None
+    for flag, given in (("task", first.settings.task), ("--out", first.out), ("--config", first.config)):
+        if given:
+            raise ConfigError(f"--resume goes on with the run as it is; leave the {flag} out")
+    before = read_run_config(first.resume)
+    command = parse(Train, words, Train(before))
+    lengthened = dataclasses.replace(
+        before, steps=command.settings.steps, schedule_steps=command.settings.schedule_steps
+    )
+    if command.settings != lengthened:
+        changed = ", ".join(_changed(to_dict(lengthened), to_dict(command.settings)))
+        raise ConfigError(
+            f"--resume keeps the run's settings, only --steps and --schedule-steps can be given; changed: {changed}. "
+            f"To go on with other settings, train a new run with --init-from {first.resume}"
+        )
+    return command
+
+
+def _changed(was: dict[str, Any], now: dict[str, Any], where: str = "") -> Iterator[str]:
+    """Dotted names of the settings that differ."""
+    for key, value in was.items():
+        if isinstance(value, dict) and key != "kwargs":
+            yield from _changed(value, now[key], f"{where}{key}.")
+        elif value != now[key]:
+            yield f"{where}{key}"

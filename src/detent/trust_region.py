@@ -1,0 +1,222 @@
+"""Trust region policy optimization: a natural-gradient step on the whole batch, as far as the KL allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.autograd import forward_ad
+from torch.func import functional_call
+
+from detent.config import Config
+from detent.diagnostics import GradientSpread
+from detent.objectives import Batch, Metrics, normalized_advantages
+from detent.optimize import FlatAdam, critic_loss, descend, flatten
+from detent.policy import Policy
+from detent.spaces import Observation
+
+_TINY = 1e-30
+"""Keeps a quotient of zeros zero."""
+
+
+def conjugate_gradient(product: Callable[[Tensor], Tensor], target: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+    """`x` with `product(x)` near `target`, for a symmetric positive definite product; and the norm of what is left."""
+    solution = torch.zeros_like(target)
+    residual = target.clone()
+    direction = target.clone()
+    square = residual.dot(residual)
+    for _ in range(iterations):
+        image = product(direction)
+        length = square / direction.dot(image).clamp(min=_TINY)
+        solution.add_(length * direction)
+        residual.sub_(length * image)
+        next_square = residual.dot(residual)
+        direction = residual + next_square / square.clamp(min=_TINY) * direction
+        square = next_square
+    return solution, square.sqrt()
+
+
+class ActorFunction(nn.Module):
+    """The actor as a function of its parameters, which form one flat vector `[P]`."""
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.policy = policy
+        named = [*policy.head.named_parameters("policy.head"), *policy.actor.named_parameters("policy.actor")]
+        self._names = [name for name, _ in named]
+        self._parameters_in_order = [parameter for _, parameter in named]
+        self.flat, self.gradient = flatten(self._parameters_in_order)
+
+    def forward(self, observation: Observation) -> Tensor:
+        return self.policy.params(observation)
+
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """A vector `[P]` as tensors of the parameters' shapes."""
+        pieces = vector.split([parameter.numel() for parameter in self._parameters_in_order])
+        return [piece.view_as(p) for piece, p in zip(pieces, self._parameters_in_order, strict=True)]
+
+    def at(self, vector: Tensor, observation: Observation) -> Tensor:
+        """Distribution parameters `[B, m, P]` with `vector` for parameters."""
+        replaced: Tensor = functional_call(
+            self, dict(zip(self._names, self.views(vector), strict=True)), (observation,)
+        )
+        return replaced
+
+    def add_fisher_product(self, observation: Observation, tangent: Tensor, weight: float) -> None:
+        """Add weight J^T M J tangent, summed over the states of `observation`, to `gradient`.
+
+        One pass carries values and tangents forward, one goes back; nothing is differentiated twice.
+        """
+        with forward_ad.dual_level():
+            duals = map(forward_ad.make_dual, self._parameters_in_order, self.views(tangent))
+            outputs = functional_call(self, dict(zip(self._names, duals, strict=True)), (observation,))
+            params, change = forward_ad.unpack_dual(outputs)
+            assert change is not None
+            image = self.policy.head.fisher_product(params.detach(), change.detach())
+        torch.autograd.backward(params, weight * image)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a candidate is judged by, on the whole batch."""
+
+    surrogate: float
+    kl: float
+    metrics: Metrics
+
+
+class TrustRegion:
+    """The update rule of TRPO. The critic is trained by minibatch descent of its own."""
+
+    notes = (
+        "trpo: the actor takes one step on the whole batch per iteration; update.epochs, minibatches, learning_rate, "
+        "anneal, weight_decay and max_grad_norm act on the critic alone, value_coef on nothing.",
+    )
+
+    def __init__(self, policy: Policy, config: Config) -> None:
+        self._policy, self._config, self._update = policy, config.trpo, config.update
+        self.actor = ActorFunction(policy)
+        self.critic = FlatAdam(policy.critic, config.update)
+        self._spread = GradientSpread(self.actor.gradient) if config.update.diagnostics else None
+
+    def update(self, batch: Batch, learning_rate: float, generator: Generator) -> dict[str, float]:
+        # Gradients of random minibatches tell of its variance; rows of one time lie side by side in the batch.
+        batch = batch.select(torch.randperm(len(batch), generator=generator, device=batch.advantages.device))
+        advantages = normalized_advantages(batch.advantages) if self._update.normalize_advantages else batch.advantages
+        metrics = self._step(batch, advantages)
+        self.critic.set_learning_rate(learning_rate)
+        critic = descend(self.critic, batch, self._critic_loss, self._update, generator)
+        return metrics | {"critic_grad_norm": critic.pop("grad_norm"), **critic}
+
+    def _critic_loss(self, minibatch: Batch) -> tuple[Tensor, Metrics]:
+        loss = critic_loss(self._policy, minibatch, self._update)
+        return loss, {"value_loss": loss}
+
+    def _step(self, batch: Batch, advantages: Tensor) -> dict[str, float]:
+        """Move the actor along the natural gradient; where no length will do, not at all."""
+        gradient, surrogate = self.surrogate_gradient(batch, advantages)
+        direction, residual = conjugate_gradient(
+            lambda vector: self.fisher_product(batch, vector), gradient, self._config.cg_iterations
+        )
+        curvature = direction.dot(self.fisher_product(batch, direction)).clamp(min=_TINY)
+        full_step = (2 * self._config.max_kl / curvature).sqrt() * direction
+        fraction, measured = self._search(batch, advantages, surrogate, full_step)
+        metrics = {
+            "policy_loss": -measured.surrogate,
+            "kl": measured.kl,
+            "step_fraction": fraction,
+            "line_search_failed": float(fraction == 0),
+            "cg_residual": residual.item(),
+        }
+        for name, value in (measured.metrics | (self._spread.metrics() if self._spread else {})).items():
+            if value.dim() == 0:
+                metrics[name] = value.item()
+            else:
+                metrics |= {f"{name}/{i}": number for i, number in enumerate(value.tolist())}
+        return metrics
+
+    def surrogate_gradient(self, batch: Batch, advantages: Tensor) -> tuple[Tensor, float]:
+        """Gradient `[P]` of E[r A] at the parameters as they are, minibatch by minibatch, and its value."""
+        total = torch.zeros_like(self.actor.gradient)
+        surrogate = advantages.new_zeros(())
+        size = len(batch) // self._update.minibatches
+        if self._spread is not None:
+            self._spread.reset()
+        for start in range(0, len(batch), size):
+            minibatch = slice(start, start + size)
+            self.actor.gradient.zero_()
+            for chunk, chunk_advantages in self._chunks(batch.select(minibatch), advantages[minibatch]):
+                params = self._policy.params(chunk.observation)
+                gain = (self._ratio(params, chunk) * chunk_advantages).sum() / size
+                torch.autograd.backward(gain)
+                surrogate += gain.detach() * size / len(batch)
+            total.add_(self.actor.gradient, alpha=size / len(batch))
+            if self._spread is not None:
+                self._spread.add(self.actor.gradient, torch.linalg.vector_norm(self.actor.gradient))
+        if self._spread is not None:
+            self._spread.end_epoch()
+        return total, surrogate.item()
+
+    def fisher_product(self, batch: Batch, vector: Tensor) -> Tensor:
+        """(F + damping I) vector, F the mean over states of J^T M J at the parameters as they are."""
+        self.actor.gradient.zero_()
+        for chunk, _ in self._chunks(batch, batch.advantages):
+            self.actor.add_fisher_product(chunk.observation, vector, 1 / len(batch))
+        return self.actor.gradient + self._config.damping * vector
+
+    @torch.no_grad()
+    def _search(self, batch: Batch, advantages: Tensor, surrogate: float, full_step: Tensor) -> tuple[float, Measure]:
+        """Try ever shorter steps until one improves the surrogate within the trust region; the share of the step taken.
+
+        Where none does, the old parameters come back bit for bit and the share is 0. A measure that is not finite ends
+        the search, and the metrics it goes into end the run.
+        """
+        old = self.actor.flat.detach().clone()
+        for i in range(self._config.backtracks):
+            fraction = self._config.shrink**i
+            self.actor.flat.copy_(old + fraction * full_step)
+            measured = self.measure(batch, advantages, old)
+            if not (math.isfinite(measured.kl) and math.isfinite(measured.surrogate)):
+                self.actor.flat.copy_(old)
+                return 0.0, measured
+            if measured.kl <= self._config.max_kl and measured.surrogate > surrogate:
+                return fraction, measured
+        self.actor.flat.copy_(old)
+        return 0.0, self.measure(batch, advantages, old)
+
+    @torch.no_grad()
+    def measure(self, batch: Batch, advantages: Tensor, old: Tensor) -> Measure:
+        """The policy as it is against the one with the parameters `old` `[P]`, on the whole batch."""
+        head = self._policy.head
+        surrogate = advantages.new_zeros(())
+        kl: Tensor | None = None
+        weighted: dict[str, Tensor] = {}
+        for chunk, chunk_advantages in self._chunks(batch, advantages):
+            params = self._policy.params(chunk.observation)
+            share = len(chunk) / len(batch)
+            surrogate += share * (self._ratio(params, chunk) * chunk_advantages).mean()
+            chunk_kl = share * head.kl(self.actor.at(old, chunk.observation), params).mean(0)
+            kl = chunk_kl if kl is None else kl + chunk_kl
+            for name, value in {"entropy": head.entropy(params).sum(-1).mean(), **head.statistics(params)}.items():
+                weighted[name] = weighted.get(name, 0) + share * value
+        assert kl is not None
+        metrics = weighted | ({"kl_by_dimension": kl} if self._update.diagnostics else {})
+        return Measure(surrogate.item(), kl.sum().item(), metrics)
+
+    def _ratio(self, params: Tensor, batch: Batch) -> Tensor:
+        return (self._policy.head.log_prob(params, batch.choice) - batch.log_prob).sum(-1).exp()
+
+    def _chunks(self, batch: Batch, advantages: Tensor) -> Iterator[tuple[Batch, Tensor]]:
+        """The batch in pieces of at most `chunk` states, which bounds the memory of a pass."""
+        for start in range(0, len(batch), self._config.chunk):
+            piece = slice(start, start + self._config.chunk)
+            yield batch.select(piece), advantages[piece]
+
+    def state(self) -> dict[str, Tensor]:
+        return self.critic.state()
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.critic.load_state(state)
