@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from pathlib import Path
 
@@ -16,15 +17,19 @@ from detent.video import RenderError, record_run
 
 TASK = "Hopper-v4"
 STEPS = 80_000
+DETENT = Path(sys.executable).with_name("detent")
+"""The command of the environment this runs in, which need not be on the path."""
 
 
 def main() -> None:
     config = detent.configure(TASK, preset="fast", overrides={"steps": STEPS, "eval.episodes": 20, "eval.num_envs": 20})
     run = Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
-    detent.train(config, out=run, reporter=make_reporter())
+    if not detent.train(config, out=run, reporter=make_reporter()).finished:
+        print(f"stopped; {DETENT} train --resume {run} goes on")
+        return
 
     before, *_, after = read_rows(run / "evals.jsonl")
-    print(f"\n{TASK}, {before['stochastic']['episodes']} episodes each:      before      after")
+    print(f"\n{TASK}, {before['stochastic']['episodes']} episodes each".ljust(49) + "   before      after")
     for name, play in (("sampled actions", "stochastic"), ("most probable actions", "deterministic")):
         for what, key in (("return", "return"), ("score (0 random, 1 TD3)", "score"), ("episode length", "length")):
             print(f"  {f'{what}, {name}':46}{before[play][key]:9.2f}  {after[play][key]:9.2f}")
@@ -36,7 +41,7 @@ def main() -> None:
             print(f"film:           {path}")
     except RenderError as error:
         print(f"no film:        {error}")
-    print(f"run directory:  {run} (detent eval {run})")
+    print(f"run directory:  {run} ({DETENT} eval {run})")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ CONFIG = configure("Hopper-v4", overrides={"actor.width": 4, "actor.depth": 1, "
 
 def save(run: Path, step: int, kind: Kind = "scheduled", best: int | None = None) -> Path:
     """A checkpoint with a tensor that tells its step."""
-    state = State(step, step // 10, kind, best, None if best is None else 0.1 + best, SPEC)
+    state = State(step, step // 10, kind, best, None if best is None else (0.0, 0.1 + best), SPEC)
     return checkpoint.save(run, state, {"step": torch.tensor([step])}, {"adam": torch.zeros(2)})
 
 
@@ -47,7 +47,7 @@ def save_policy(run: Path, seed: int = 0, step: int = 10) -> Policy:
     save_config(CONFIG, run / "config.toml")
     policy = Policy(SPEC, Config(seed=seed, actor=CONFIG.actor, head=CONFIG.head))
     policy.update_statistics({"state": torch.randn(100, 3) * 5 + 2})
-    checkpoint.save(run, State(step, 1, "final", step, 1.5, SPEC), policy.state_dict(), {"adam": torch.zeros(1)})
+    checkpoint.save(run, State(step, 1, "final", step, (0.0, 1.5), SPEC), policy.state_dict(), {"adam": torch.zeros(1)})
     return policy
 
 
@@ -60,7 +60,7 @@ def damage(path: Path) -> None:
 
 def test_the_state_comes_back_as_it_was(tmp_path: Path) -> None:
     # Sums of binary fractions and an awkward decimal: no digit may be lost.
-    state = State(12345678901, 7, "best", 99, 0.1 + 0.2, SPEC)
+    state = State(12345678901, 7, "best", 99, (1 / 3, 0.1 + 0.2), SPEC)
     path = checkpoint.save(tmp_path, state, {"weight": torch.ones(2)}, {})
     assert path == tmp_path / "checkpoints" / "12345678901"
     assert read_state(path) == state
@@ -129,7 +129,39 @@ def test_resuming_takes_the_latest_intact_checkpoint(tmp_path: Path) -> None:
     assert state.step == 10
     assert ["30 is damaged" in damaged[0], "20 is damaged" in damaged[1]] == [True, True]
     damage(tmp_path / "checkpoints" / "10" / "policy.safetensors")
-    assert found(exact=False) == (None, 3)
+    with pytest.raises(DamagedCheckpointError, match=r"has no intact checkpoint to go on from.*30 is damaged"):
+        found(exact=False)
+
+
+def test_exact_without_a_scheduled_checkpoint_is_refused_where_work_would_be_lost(tmp_path: Path) -> None:
+    save(tmp_path, 10, "best")
+    assert find_resumable(tmp_path, exact=True) == (None, []), "killed before its first checkpoint: from the beginning"
+    save(tmp_path, 20, "final")
+    with pytest.raises(ConfigError, match=r"no scheduled checkpoint.* without --exact it goes on from step 20"):
+        find_resumable(tmp_path, exact=True)
+
+
+def test_pruning_keeps_the_latest_scheduled_checkpoint_whatever_came_after(tmp_path: Path) -> None:
+    save(tmp_path, 10, "best", best=10)
+    save(tmp_path, 20, "scheduled", best=10)
+    for step in (30, 40, 50):
+        save(tmp_path, step, "final", best=30)
+    prune(tmp_path, keep=1)
+    assert checkpoint.steps(tmp_path) == [10, 20, 30, 50]
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(tmp_path: Path) -> None:
+    save(tmp_path, 10, best=10)
+    save(tmp_path, 20, best=10)
+    save(tmp_path, 30, best=30)
+    damage(tmp_path / "checkpoints" / "30" / "trainer.safetensors")
+    for which, name in (("latest", "20"), ("best", "10")):
+        with pytest.warns(UserWarning, match=r"checkpoint .*30 is damaged: .*; using one before"):
+            assert locate(tmp_path, which).name == name
+    for step in ("10", "20"):
+        damage(tmp_path / "checkpoints" / step / "policy.safetensors")
+    with pytest.raises(DamagedCheckpointError, match=r"has no intact checkpoint: .*30 is.*20 is.*10 is damaged"):
+        locate(tmp_path, "best")
 
 
 def test_an_interrupted_write_is_no_checkpoint_and_does_not_stop_the_next(

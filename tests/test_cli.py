@@ -433,6 +433,36 @@ def test_without_out_the_run_goes_to_runs_and_says_so(cli: Detent) -> None:
     assert f"run directory {path}\n" in outcome.out
 
 
+def test_an_environment_in_the_current_directory_is_found(tmp_path: Path) -> None:
+    (tmp_path / "own_envs.py").write_text(
+        "import gymnasium\n"
+        "from detent.envs.scripted import TargetEnv\n"
+        "gymnasium.register('Own-v0', entry_point=TargetEnv, max_episode_steps=8)\n"
+        "gymnasium.register('Endless-v0', entry_point=TargetEnv)\n"
+    )
+    command = [str(Path(sys.executable).with_name("detent")), "train"]
+    flags = split(
+        "--steps 64 --rollout-steps 16 --envs 2 --update.minibatches 2 --eval.episodes 1 --threads 1 --out run"
+    )
+    done = subprocess.run(
+        [*command, "own_envs:Own-v0", *flags], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "evals.jsonl").exists()
+    # An episode that never ends is given up on, in words.
+    flags[-1] = "endless"
+    done = subprocess.run(
+        [*command, "own_envs:Endless-v0", *flags],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "an episode did not end within 10,000 steps, and the environment has no time limit" in done.stderr
+
+
 def test_constructor_arguments_and_bounds_reach_the_environment_and_dicts_are_announced(cli: Detent) -> None:
     arguments = "--action-low -2 0 --action-high 2 --env.kwargs action=unbounded observation=dict --out run"
     outcome = cli("train", "Odd-v0", SMALL, arguments)
@@ -491,11 +521,12 @@ def test_what_goes_wrong_later_is_exit_code_1_and_one_sentence(cli: Detent, run:
 
     latest = checkpoint.locate(run, "latest")
     (latest / "policy.safetensors").write_bytes(b"garbage")
-    outcome = cli("eval", run, "--checkpoint", "latest", "--threads", 1)
+    outcome = cli("eval", run, "--checkpoint", latest.name, "--threads", 1)
     assert outcome == Outcome(
         1, "", f"detent eval: checkpoint {latest} is damaged: policy.safetensors does not match its hash\n"
     )
-    assert cli("diagnose", run) == Outcome(outcome.code, "", outcome.err.replace("detent eval", "detent diagnose"))
+    again = cli("diagnose", run, "--checkpoint", latest.name)
+    assert again == Outcome(outcome.code, "", outcome.err.replace("detent eval", "detent diagnose"))
 
 
 def test_an_interrupt_is_exit_code_1(cli: Detent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -622,7 +653,8 @@ def test_a_proposition_that_does_not_hold_is_exit_code_1(cli: Detent, monkeypatc
 
 
 def test_list_shows_what_there_is(cli: Detent) -> None:
-    assert set(one_json(cli("list", "variants", "--json"))) == {"rn-d", "rn-c", "mlp-d", "mlp-c"}
+    ablations = {"loss-swap", "plain-d", "residual-d", "layernorm-d", "custom"}
+    assert set(one_json(cli("list", "variants", "--json"))) == {"rn-d", "rn-c", "mlp-d", "mlp-c"} | ablations
     assert set(one_json(cli("list", "presets", "--json"))) == {"paper", "authors", "fast"}
     tasks = one_json(cli("list", "--json", "tasks"))
     assert set(tasks) == {"Ant-v4", "HalfCheetah-v4", "Hopper-v4", "Humanoid-v4", "Walker2d-v4"}

@@ -128,7 +128,8 @@ def test_variants_differ_in_network_and_head_only(preset: str) -> None:
         ({"variant": "rnd"}, "there is no variant 'rnd'; did you mean rn-d?"),
         (
             {"variant": "beta"},
-            "there is no variant 'beta'; valid: layernorm-d, loss-swap, mlp-c, mlp-d, plain-d, residual-d, rn-c, rn-d",
+            "there is no variant 'beta'; valid: custom, layernorm-d, loss-swap, mlp-c, mlp-d, plain-d, residual-d, "
+            "rn-c, rn-d",
         ),
         ({"algo": "sac"}, "there is no algo 'sac'; valid: ppo, spo, trpo"),
     ],

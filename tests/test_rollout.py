@@ -283,3 +283,21 @@ def test_large_finite_numbers_are_no_error() -> None:
     rollout = gather(scripted_policy(envs), envs, 4)
     rollout.reward.fill_(3e38)
     require_finite(rollout)
+
+
+def test_an_observation_that_no_action_was_chosen_on_is_located_too() -> None:
+    envs = GymnasiumEnvs(SCRIPTED, 3, EnvConfig())
+    rollout = gather(scripted_policy(envs), envs, 4)
+    rollout.last_value[2] = float("nan")
+    with pytest.raises(NonFiniteError, match=r"environment 2 gave a non-finite observation .* after the rollout"):
+        require_finite(rollout)
+    rollout.last_value[2] = 0.0
+    t, env = (int(i) for i in (rollout.truncated & ~rollout.terminated).nonzero()[0])
+    rollout.final_value[t, env] = float("nan")
+    with pytest.raises(NonFiniteError, match=f"environment {env} gave a non-finite final observation .* at step {t} "):
+        require_finite(rollout)
+    # Where an episode terminated the value of what came after is never used.
+    rollout.final_value.zero_()
+    t, env = (int(i) for i in rollout.terminated.nonzero()[0])
+    rollout.final_value[t, env] = float("nan")
+    require_finite(rollout)

@@ -20,10 +20,14 @@ from safetensors.torch import load_file
 import detent
 from detent import checkpoint
 from detent.config import Config, ConfigError, load_config
+from detent.envs import Episode
+from detent.evaluate import Evaluation
 from detent.policy import Policy
+from detent.progress import Silent
 from detent.rollout import NonFiniteError
 from detent.runlog import RunLog, read_rows
 from detent.session import resolve
+from detent.trainer import Trainer
 
 TARGET = "detent.envs.scripted:Target-v0"
 
@@ -223,6 +227,41 @@ def test_exact_resume_goes_back_to_the_last_scheduled_checkpoint(tmp_path: Path)
     assert_same_run(tmp_path / "whole", run)
 
 
+def test_exact_resume_never_throws_work_away(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    settings = {"checkpoint.keep": 1, "checkpoint.interval": 1024, "eval.interval": 2048}
+    detent.train(small(settings), out=run, on_iteration=lambda row, _: row["iteration"] == 5)
+    before = rows(run, "metrics")
+    with pytest.raises(ConfigError, match="no scheduled checkpoint to go back to"):
+        detent.resume(run, exact=True)
+    assert rows(run, "metrics") == before
+    assert detent.resume(run).finished, "the lock was given back"
+
+
+def test_a_crash_before_the_first_checkpoint_leaves_no_second_first_evaluation(tmp_path: Path) -> None:
+    config = small({"normalize.observation": False, "steps": 512})
+    detent.train(config, out=tmp_path / "whole")
+
+    def crash(row: dict[str, Any], policy: Policy) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        detent.train(config, out=tmp_path / "cut", on_iteration=crash)
+    detent.resume(tmp_path / "cut")
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_a_run_killed_just_before_it_said_finished_is_finished_by_resuming(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    last = detent.train(small({"steps": 256}), out=run).evaluation
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(info | {"status": "running"}))
+    result = detent.resume(run)
+    assert result.finished
+    assert result.evaluation == last
+    assert json.loads((run / "run.json").read_text())["status"] == "finished"
+
+
 def test_hook_sees_rows_and_policy_and_can_stop_the_run(tmp_path: Path) -> None:
     seen: list[int] = []
 
@@ -259,9 +298,54 @@ def test_fine_tuning_starts_from_the_other_runs_best_policy(tmp_path: Path) -> N
     )
     for key, value in source.named_parameters():
         torch.testing.assert_close(seen[0][key], value)
-    with pytest.raises(ConfigError, match="does not fit this run"):
-        detent.train(small({"init_from": str(tmp_path / "source"), "head.bins": 5}), out=tmp_path / "bad")
-    assert not (tmp_path / "bad").exists()
+    for changes, different in (({"head.bins": 5}, "head is"), ({"normalize.clip": 5.0}, "normalize.clip is 5.0")):
+        with pytest.raises(ConfigError, match=f"does not fit this run: {different}"):
+            detent.train(small({"init_from": str(tmp_path / "source"), **changes}), out=tmp_path / "bad")
+        assert not (tmp_path / "bad").exists()
+
+
+def test_a_resumed_fine_tuning_run_does_not_look_at_its_source_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    detent.train(small({"steps": 256}), out=tmp_path / "source")
+    monkeypatch.chdir(tmp_path)
+    config = small({"init_from": "source", "steps": 512})
+    detent.train(config, out=tmp_path / "whole")
+
+    def crash(row: dict[str, Any], policy: Policy) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        detent.train(config, out=tmp_path / "cut", on_iteration=crash)
+    shutil.rmtree(tmp_path / "source")
+    detent.resume(tmp_path / "cut")
+    assert_same_run(tmp_path / "whole", tmp_path / "cut")
+    assert load_config(tmp_path / "cut" / "config.toml").init_from == str(tmp_path / "source")
+
+
+def test_a_configuration_that_is_not_what_its_names_say_is_refused(tmp_path: Path) -> None:
+    for config, sentence in (
+        (Config(task=TARGET, variant="mlp-c"), "variant 'mlp-c' has actor.kind mlp, this configuration rn"),
+        (Config(task=TARGET, algo="sp0"), "there is no algo 'sp0'"),
+        (small({"actor.layer_norm": False}), "variant 'rn-d' has actor.layer_norm True, this configuration False"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            detent.train(config, out=tmp_path / "run")
+    assert detent.train(
+        small({"actor.layer_norm": False, "steps": 128}, variant="custom"), out=tmp_path / "run"
+    ).finished
+
+
+def test_success_goes_before_return_and_silence_means_none(tmp_path: Path) -> None:
+    trainer = Trainer(resolve(small()), Silent(), None)
+    assert trainer._improves((0.0, 900.0))
+    assert trainer._improves((0.1, 50.0)), "the first success counts more than any return"
+    assert not trainer._improves((0.0, 5000.0))
+    assert trainer._improves((0.1, 60.0))
+    trainer.envs.close()
+    episodes = (Episode(0, 1.0, 5, success=1.0), Episode(1, 1.0, 5), Episode(2, 1.0, 5), Episode(3, 1.0, 5))
+    assert Evaluation(episodes).summary(TARGET)["success"] == 0.25
+    assert "success" not in Evaluation(episodes[1:]).summary(TARGET)
 
 
 def test_an_existing_run_is_never_overwritten(tmp_path: Path) -> None:
@@ -302,6 +386,8 @@ def test_automatic_settings_are_made_definite(tmp_path: Path) -> None:
     assert config.env.backend == "envpool"
     assert config.eval.interval == 250_000
     assert config.checkpoint.interval == 20 * 1000 * 16
+    # Short runs have checkpoints too.
+    assert resolve(detent.configure("Hopper-v4", overrides={"steps": 300_000})).checkpoint.interval == 100_000
 
 
 def test_learning_rate_falls_linearly_over_the_schedule(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -292,7 +293,9 @@ def test_learns_as_well_as_the_trpo_of_sb3_contrib(tmp_path: Path) -> None:
     for seed in seeds:
         peer = TRPO("MlpPolicy", "InvertedPendulum-v4", seed=seed, device="cpu")
         peer.learn(steps)
-        theirs.append(evaluate_policy(peer, peer.get_env(), n_eval_episodes=20, deterministic=False)[0])
+        theirs.append(
+            evaluate_policy(peer, gymnasium.make("InvertedPendulum-v4"), n_eval_episodes=20, deterministic=False)[0]
+        )
         settings = {
             "steps": steps, "seed": seed, "threads": 1, "env.num_envs": 8, "rollout_steps": 256,
             "actor.width": 64, "critic.depth": 2, "update.learning_rate": 1e-3, "update.anneal": False,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +26,10 @@ Kind = Literal["scheduled", "final", "best"]
 ended or was stopped; `best`: saved only because its evaluation was the best so far."""
 
 
+Score = tuple[float, float]
+"""What policies are ranked by: success rate (0 where none was ever reported), then return."""
+
+
 class DamagedCheckpointError(RunError):
     pass
 
@@ -38,7 +42,7 @@ class State:
     iteration: int
     kind: Kind
     best_step: int | None
-    best_score: float | None
+    best_score: Score | None
     spec: EnvSpec
 
 
@@ -76,9 +80,10 @@ def read_state(path: Path) -> State:
         for name in ("policy.safetensors", "trainer.safetensors"):
             if _sha256(path / name) != hashes[name]:
                 raise DamagedCheckpointError(f"checkpoint {path} is damaged: {name} does not match its hash")
-        spec = content.pop("spec")
+        spec, best_score = content.pop("spec"), content.pop("best_score")
         return State(
             **content,
+            best_score=None if best_score is None else (best_score[0], best_score[1]),
             spec=EnvSpec(
                 ObservationSpec(spec["observation"]["size"], tuple(spec["observation"]["keys"])),
                 ActionSpec(tuple(spec["action"]["low"]), tuple(spec["action"]["high"])),
@@ -104,54 +109,79 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def find_resumable(run: Path, exact: bool) -> tuple[State | None, list[str]]:
     """The latest intact checkpoint to go on from (`exact`: a scheduled one), and what was passed over as damaged.
 
-    None means the beginning: a run killed before its first checkpoint starts again, to the same end.
+    None means the beginning: a run killed before its first checkpoint starts again, to the same end. Work that is
+    there is never thrown away for that: it is refused where something else was saved or a checkpoint is damaged.
     """
-    wanted = ("scheduled",) if exact else ("scheduled", "final")
-    damaged: list[str] = []
-    for step in reversed(steps(run)):
-        try:
-            state = read_state(directory(run, step))
-        except DamagedCheckpointError as error:
-            damaged.append(str(error))
-            continue
-        if state.kind in wanted:
-            return state, damaged
-    return None, damaged
+    states, damaged = _read_all(run)
+    resumable = [state for state in states if state.kind != "best"]
+    wanted = [state for state in resumable if state.kind == "scheduled" or not exact]
+    if wanted:
+        return wanted[-1], [sentence for step, sentence in damaged.items() if step > wanted[-1].step]
+    if resumable:
+        raise ConfigError(
+            f"{run} has no scheduled checkpoint to go back to; without --exact it goes on from step "
+            f"{resumable[-1].step:,}"
+        )
+    if damaged:
+        raise DamagedCheckpointError(f"{run} has no intact checkpoint to go on from: {'; '.join(damaged.values())}")
+    return None, []
 
 
 def prune(run: Path, keep: int) -> None:
-    """Remove all but the latest `keep` resumable checkpoints and the bests that those and the newest name.
+    """Remove all but the latest `keep` resumable checkpoints, the latest scheduled one, and the bests that they name.
 
     A damaged one neither counts nor goes: training does not stop for it, and its owner may still want to look.
     """
-    states: list[State] = []
-    for step in steps(run):
-        with contextlib.suppress(DamagedCheckpointError):
-            states.append(read_state(directory(run, step)))
+    states, _ = _read_all(run)
     resumable = [state for state in states if state.kind != "best"][-keep:]
+    resumable += [state for state in states if state.kind == "scheduled"][-1:]
     needed = {state.step for state in resumable} | {state.best_step for state in (*resumable, *states[-1:])}
     for state in states:
         if state.step not in needed:
-            shutil.rmtree(directory(run, state.step))
+            _remove(directory(run, state.step))
+
+
+def _read_all(run: Path) -> tuple[list[State], dict[int, str]]:
+    """The intact checkpoints, ascending, and what is wrong with the others, newest first."""
+    states: list[State] = []
+    damaged: dict[int, str] = {}
+    for step in reversed(steps(run)):
+        try:
+            states.insert(0, read_state(directory(run, step)))
+        except DamagedCheckpointError as error:
+            damaged[step] = str(error)
+    return states, damaged
+
+
+def _remove(path: Path) -> None:
+    """Delete a checkpoint so that a crash leaves no half of one under its name."""
+    doomed = path.with_name(f".{path.name}.deleted")
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.replace(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
 def remove_after(run: Path, step: int) -> None:
-    """Remove checkpoints past `step`: a run resumed there makes them again."""
-    for later in steps(run):
+    """Remove checkpoints past `step`, the newest first: a run resumed there makes them again."""
+    for later in reversed(steps(run)):
         if later > step:
-            shutil.rmtree(directory(run, later))
+            _remove(directory(run, later))
 
 
 def locate(run: Path, which: str) -> Path:
-    """The directory of checkpoint `best`, `latest` or a step number."""
+    """The directory of checkpoint `best`, `latest` or a step number; a damaged one is passed over for those before."""
     available = steps(run)
     if not available:
         raise ConfigError(f"{run} has no checkpoint yet")
-    if which == "latest":
-        return directory(run, available[-1])
-    if which == "best":
-        best = read_state(directory(run, available[-1])).best_step
-        return directory(run, available[-1] if best is None else best)
+    if which in ("latest", "best"):
+        states, damaged = _read_all(run)
+        if not states:
+            raise DamagedCheckpointError(f"{run} has no intact checkpoint: {'; '.join(damaged.values())}")
+        if available[-1] in damaged:
+            warnings.warn(f"{damaged[available[-1]]}; using one before", stacklevel=2)
+        intact = {state.step for state in states}
+        best = next((state.best_step for state in reversed(states) if state.best_step in intact), None)
+        return directory(run, states[-1].step if which == "latest" or best is None else best)
     if not which.isdigit() or int(which) not in available:
         raise ConfigError(
             f"{run} has no checkpoint '{which}'; there are best, latest, {', '.join(map(str, available))}"

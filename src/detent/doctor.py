@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from detent.threads import usable_cores
 from detent.video import GL_PACKAGES, preferred_gl
 
 _SECONDS = 120
@@ -126,8 +127,7 @@ def _python() -> Check:
 
 def _cores() -> str:
     # A container or taskset may grant fewer cores than the machine has.
-    usable = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
-    return f"{usable} usable of {os.cpu_count()}"
+    return f"{usable_cores()} usable of {os.cpu_count()}"
 
 
 def _torch() -> list[Check]:
@@ -188,7 +188,7 @@ def _opengl() -> Check:
 def _tensorboard() -> Check:
     found = _version("tensorboard")
     works, text = _run(_TENSORBOARD) if found else (False, "not installed")
-    remedy = "" if works else "pip install 'detent[tensorboard]' for --tensorboard"
+    remedy = "" if works else "pip install tensorboard, for --tensorboard"
     return Check("tensorboard", True if works else None, text, remedy)
 
 

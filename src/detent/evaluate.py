@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,9 @@ from detent.paper import normalized
 from detent.policy import Policy
 from detent.streams import derive
 
+NO_END_IN_SIGHT = 10_000
+"""Steps after which an evaluation gives up on an episode of an environment without a time limit."""
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -25,7 +29,9 @@ class Evaluation:
         """Mean, spread, a 95% bootstrap interval of the mean, and the TD3-normalized score where the task has one."""
         returns = np.array([episode.total_reward for episode in self.episodes])
         low, high = bootstrap_interval(returns)
-        successes = [episode.success for episode in self.episodes if episode.success is not None]
+        # Where an environment reports success only when there is one, silence means none.
+        reported = any(episode.success is not None for episode in self.episodes)
+        successes = [episode.success or 0.0 for episode in self.episodes] if reported else []
         out = {
             "return": float(returns.mean()),
             "std": float(returns.std(ddof=1)) if len(returns) > 1 else 0.0,
@@ -49,14 +55,22 @@ def evaluate(policy: Policy, envs: VectorEnv, episodes: int, seed: int, determin
 
     A fixed share, because taking whatever finishes first would favour short episodes.
     """
+    limit = math.inf if envs.spec.max_episode_steps else NO_END_IN_SIGHT
     quota = [episodes // envs.num_envs + (env < episodes % envs.num_envs) for env in range(envs.num_envs)]
     played: list[list[Episode]] = [[] for _ in quota]
     generator = torch.Generator(policy.device).manual_seed(derive(seed, "eval-act"))
     observation = envs.reset(derive(seed, "eval-envs"))
+    running = torch.zeros(envs.num_envs, dtype=torch.long)
     while any(len(done) < share for done, share in zip(played, quota, strict=True)):
         action = policy(observation["state"].to(policy.device), deterministic, generator)
         step = envs.step(action)
         observation = step.observation
+        running = torch.where((step.terminated | step.truncated).cpu(), 0, running + 1)
+        if running.max() >= limit:
+            raise RuntimeError(
+                f"an episode did not end within {NO_END_IN_SIGHT:,} steps, and the environment has no time limit; "
+                "give it one, for instance --env.kwargs max_episode_steps=1000"
+            )
         for episode in step.episodes:
             if len(played[episode.env]) < quota[episode.env]:
                 played[episode.env].append(episode)

@@ -126,10 +126,20 @@ def _fill_values(
 
 def require_finite(rollout: Rollout) -> None:
     """Stop with the environment named where an observation or reward is NaN or infinite."""
-    for key, tensor in {**rollout.observation, "reward": rollout.reward}.items():
-        if tensor.is_floating_point() and not tensor.sum().isfinite():
-            bad = (~tensor.isfinite()).flatten(start_dim=2).any(-1) if tensor.dim() > 2 else ~tensor.isfinite()
-            if bad.any():
-                t, env = (int(i) for i in bad.nonzero()[0])
-                what = "reward" if key == "reward" else f"observation '{key}'"
-                raise NonFiniteError(f"environment {env} gave a non-finite {what} at step {t} of the rollout")
+    for key, tensor in rollout.observation.items():
+        require_finite_rows(tensor, f"observation '{key}'")
+    require_finite_rows(rollout.reward, "reward")
+    # Observations that no action was chosen on show in the critic's value of them.
+    used = rollout.truncated.to(rollout.final_value.device) & ~rollout.terminated.to(rollout.final_value.device)
+    require_finite_rows(torch.where(used, rollout.final_value, 0.0), "final observation (or value of it)")
+    require_finite_rows(rollout.last_value[None], "observation (or value of it)", "after the rollout")
+
+
+def require_finite_rows(tensor: Tensor, what: str, where: str = "of the rollout") -> None:
+    """Stop where `tensor` `[T, N, ...]` is NaN or infinite, with the environment named."""
+    if not tensor.is_floating_point() or tensor.sum().isfinite():
+        return
+    bad = (~tensor.isfinite()).flatten(start_dim=1).view(len(tensor), tensor.shape[1], -1).any(-1)
+    if bad.any():
+        t, env = (int(i) for i in bad.nonzero()[0])
+        raise NonFiniteError(f"environment {env} gave a non-finite {what} at step {t} {where}")

@@ -81,7 +81,8 @@ class RunLog:
     @classmethod
     def create(cls, path: Path, config: Config) -> RunLog:
         """A new directory; one that already holds anything is never touched."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        # A lock alone is what a process leaves that was killed before it wrote anything.
+        if path.exists() and (not path.is_dir() or any(entry.name != "lock" for entry in path.iterdir())):
             hint = (
                 f"detent train --resume {path} continues it" if (path / "config.toml").exists() else "it is not empty"
             )
@@ -100,13 +101,20 @@ class RunLog:
         config = read_run_config(path)
         return cls(path, config), config
 
-    def start(self, hardware: Mapping[str, Any], tensorboard: bool = False) -> None:
+    def start(self, hardware: Mapping[str, Any], tensorboard: bool = False, step: int = 0) -> None:
+        """Say that the run is going on from `step`."""
         self._info |= {"versions": versions(), "hardware": dict(hardware)}
         self.set_status("running", None)
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
-            self._board = SummaryWriter(str(self.path / "tensorboard"))
+            self._board = SummaryWriter(str(self.path / "tensorboard"), purge_step=step + 1)
+
+    @property
+    def status(self) -> str | None:
+        """How the run stood when it was opened, or what was set since."""
+        status: str | None = self._info.get("status")
+        return status
 
     def set_status(self, status: str, reason: str | None) -> None:
         """`running`, `finished`, `stopped` or `failed`, with the reason; written at once."""
@@ -153,6 +161,8 @@ class RunLog:
                 temporary.replace(path)
 
     def close(self) -> None:
+        if self._lock.closed:
+            return
         for file in self._files.values():
             file.close()
         if self._board is not None:
@@ -200,7 +210,10 @@ def _acquire_lock(path: Path) -> TextIO:
     age = time.time() - os.fstat(file.fileno()).st_mtime
     if holder and holder != socket.gethostname() and age < HEARTBEAT_TIMEOUT:
         file.close()
-        raise RunError(f"{path} is in use by process {pid.strip()} on {holder} (heard of {age:.0f} s ago)")
+        raise RunError(
+            f"{path} is in use by process {pid.strip()} on {holder} (heard of {age:.0f} s ago); "
+            f"if that host is gone, remove {path / 'lock'}"
+        )
     file.truncate(0)
     file.write(f"{socket.gethostname()} {os.getpid()}\n")
     file.flush()

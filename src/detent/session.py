@@ -15,9 +15,10 @@ import torch
 from detent import checkpoint
 from detent.config import Config, ConfigError, save_config, validate
 from detent.envs import choose_backend, probe
+from detent.presets import check_names
 from detent.progress import Reporter, Silent
-from detent.runlog import RunLog
-from detent.threads import warn_if_too_late
+from detent.runlog import RunLog, read_rows
+from detent.threads import usable_cores, warn_if_too_late
 from detent.trainer import Hook, Result, Trainer
 
 
@@ -30,6 +31,9 @@ def train(
 ) -> Result:
     """Train from the beginning in a new run directory."""
     reporter = reporter or Silent()
+    if config.init_from:
+        # The run may be resumed from another directory.
+        config = dataclasses.replace(config, init_from=str(Path(config.init_from).resolve()))
     config = resolve(config)
     trainer = _make_trainer(config, reporter, on_iteration)
     if config.init_from:
@@ -48,61 +52,89 @@ def resume(
     reporter: Reporter | None = None,
 ) -> Result:
     """Go on with a run that was cut off or stopped, or extend a finished one to `steps`."""
-    reporter = reporter or Silent()
     log, config = RunLog.reopen(Path(run))
+    try:
+        return _resume(log, config, steps, schedule_steps, exact, on_iteration, reporter or Silent())
+    finally:
+        log.close()
+
+
+def _resume(
+    log: RunLog,
+    config: Config,
+    steps: int | None,
+    schedule_steps: int | None,
+    exact: bool,
+    on_iteration: Hook | None,
+    reporter: Reporter,
+) -> Result:
+    run = log.path
     extended = dataclasses.replace(
         config, steps=steps or config.steps, schedule_steps=schedule_steps or config.schedule_steps
     )
     validate(extended)
     if extended.iterations < config.iterations:
         raise ConfigError(f"{run} is planned for {config.steps} steps; --steps can extend it, not shorten it")
-    state, damaged = checkpoint.find_resumable(log.path, exact)
+    state, damaged = checkpoint.find_resumable(run, exact)
     for sentence in damaged:
-        reporter.message(f"{sentence}; using the one before")
+        reporter.message(f"{sentence}; using one before")
     if state and state.iteration >= extended.iterations:
-        log.close()
-        raise ConfigError(f"{run} is finished at step {state.step:,}; --steps extends it")
+        if log.status == "finished":
+            raise ConfigError(f"{run} is finished at step {state.step:,}; --steps extends it")
+        # Killed between its last checkpoint and saying so.
+        log.set_status("finished", "all steps done")
+        evaluations = read_rows(run / "evals.jsonl")
+        return Result(run, state.step, True, evaluations[-1] if evaluations else None)
+    require_device(extended.device)
     trainer = _make_trainer(extended, reporter, on_iteration)
     if state:
-        trainer.restore(log.path, state)
+        trainer.restore(run, state)
     elif config.init_from:
         trainer.start_from(Path(config.init_from))
-    save_config(extended, log.path / "config.toml")
+    save_config(extended, run / "config.toml")
     step = state.step if state else 0
-    log.rewind(step)
-    checkpoint.remove_after(log.path, step)
+    # Checkpoints first: were this killed in between, rows without a checkpoint are dropped by the next resumption.
+    checkpoint.remove_after(run, step)
+    # The first iteration's run begins with an evaluation at the very step it starts from.
+    log.rewind(step if state and state.iteration else -1)
     log.interrupted(step, exact=state is None or state.kind == "scheduled")
-    reporter.message(f"resuming {log.path} at step {step:,}")
+    reporter.message(f"resuming {run} at step {step:,}")
     return _run(trainer, log)
 
 
 def resolve(config: Config) -> Config:
     """`config` with everything automatic made definite for this machine; what cannot be trained is refused here."""
     validate(config)
+    check_names(config)
     backend = choose_backend(config.task, config.env)
     spec = probe(config.task, config.env)
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.zeros((), device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device '{device}' cannot be used: {str(error).splitlines()[0]}") from None
+    require_device(device)
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise ConfigError("tensorboard is not installed: pip install 'detent[tensorboard]'")
+        raise ConfigError("tensorboard is not installed: pip install tensorboard")
     episode = spec.max_episode_steps or 1000
-    twentieth = -(-config.steps // 20)
+    twentieth, third = -(-config.steps // 20), -(-config.steps // 3)
     return dataclasses.replace(
         config,
         device=device,
-        threads=config.threads or len(os.sched_getaffinity(0)),
+        threads=config.threads or usable_cores(),
         env=dataclasses.replace(config.env, backend=backend),
         eval=dataclasses.replace(config.eval, interval=config.eval.interval or twentieth),
         checkpoint=dataclasses.replace(
             config.checkpoint,
-            interval=config.checkpoint.interval or max(twentieth, 20 * episode * config.env.num_envs),
+            interval=config.checkpoint.interval or min(third, max(twentieth, 20 * episode * config.env.num_envs)),
         ),
     )
+
+
+def require_device(device: str) -> None:
+    try:
+        # The running statistics are kept in float64, which not every device has.
+        torch.zeros((), device=device, dtype=torch.float64)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ConfigError(f"device '{device}' cannot be used: {str(error).splitlines()[0]}") from None
 
 
 def default_directory(config: Config) -> Path:
@@ -119,8 +151,8 @@ def _make_trainer(config: Config, reporter: Reporter, on_iteration: Hook | None)
 
 def _run(trainer: Trainer, log: RunLog) -> Result:
     """Run the loop and leave the directory saying how it ended, whatever happens."""
-    log.start(hardware(), trainer.config.tensorboard)
     try:
+        log.start(hardware(), trainer.config.tensorboard, trainer.step)
         result = trainer.run(log)
     except BaseException as error:
         log.set_status("failed", f"{type(error).__name__}: {error}")

@@ -11,6 +11,13 @@ WAIT_POLICY = {"OMP_WAIT_POLICY": "PASSIVE"}
 several times slower than one."""
 
 
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def prepare_threads() -> None:
     """Set the wait policy, unless the user did or it is too late."""
     if "torch" not in sys.modules:

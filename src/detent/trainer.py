@@ -24,7 +24,7 @@ from detent.paper import normalized, paper_score
 from detent.policy import Policy
 from detent.prepare import make_batch
 from detent.progress import Reporter
-from detent.rollout import NonFiniteError, Rollout, allocate, collect, require_finite
+from detent.rollout import NonFiniteError, Rollout, allocate, collect, require_finite, require_finite_rows
 from detent.runlog import RunLog
 from detent.signals import StopRequest
 from detent.spaces import Observation
@@ -65,7 +65,7 @@ class Trainer:
         self.unfinished = torch.zeros(config.env.num_envs, dtype=torch.long)
         """Length so far of each environment's running episode."""
         self.rebuilt_at = 0
-        self.best: tuple[int, float] | None = None
+        self.best: tuple[int, checkpoint.Score] | None = None
         self.last_evaluation: Row | None = None
 
     @property
@@ -79,6 +79,9 @@ class Trainer:
         self.reporter.start(config, log.path, (*self.spec.observation.notes, *self.rule.notes))
         with StopRequest(self.reporter.message) as stop:
             if self.iteration == 0:
+                if config.init_from and self.step not in checkpoint.steps(log.path):
+                    # The other run may go on; this one is resumed from what it was given.
+                    self._save(log, "scheduled")
                 self._warm_up()
                 self._evaluate(log)
             observation = self._rebuild()
@@ -99,7 +102,8 @@ class Trainer:
                 stopping = stopping or stop.requested
                 if scheduled:
                     self._save(log, "scheduled")
-                    observation = self._rebuild()
+                    if not (stopping or finished):
+                        observation = self._rebuild()
                 elif stopping or finished:
                     self._save(log, "final")
                 elif improved:
@@ -155,9 +159,8 @@ class Trainer:
             row["return"] = mean(episode.total_reward for episode in rollout.episodes)
             row["length"] = mean(episode.length for episode in rollout.episodes)
             row["score"] = normalized(self.config.task, row["return"])
-        successes = [episode.success for episode in rollout.episodes if episode.success is not None]
-        if successes:
-            row["success"] = mean(successes)
+        if any(episode.success is not None for episode in rollout.episodes):
+            row["success"] = mean(episode.success or 0.0 for episode in rollout.episodes)
         return row
 
     def _warm_up(self) -> None:
@@ -171,7 +174,9 @@ class Trainer:
         for _ in range(self.config.normalize.warmup_steps - 1):
             uniform = torch.rand(self.config.env.num_envs, len(low), generator=generator, device=self.device)
             seen.append(self.envs.step(low + (high - low) * uniform.cpu()).observation["state"])
-        self.policy.update_statistics({"state": torch.stack(seen).to(self.device)})
+        states = torch.stack(seen)
+        require_finite_rows(states, "observation 'state'", "of the warm-up")
+        self.policy.update_statistics({"state": states.to(self.device)})
 
     def _cut_share(self) -> float:
         """Share of the transitions since the last rebuild whose episodes the next one cuts off."""
@@ -187,7 +192,7 @@ class Trainer:
     def _generator(self, stream: str) -> torch.Generator:
         return torch.Generator(self.device).manual_seed(derive(self.config.seed, stream, self.iteration))
 
-    def _evaluate(self, log: RunLog) -> float:
+    def _evaluate(self, log: RunLog) -> checkpoint.Score:
         """Play the evaluation episodes both ways and log them; what policies are ranked by."""
         config = self.config
         row: Row = {"step": self.step, "iteration": self.iteration}
@@ -206,10 +211,9 @@ class Trainer:
         log.append("evals", row)
         self.last_evaluation = row
         self.reporter.evaluation(row)
-        score: float = row["stochastic"].get("success", row["stochastic"]["return"])
-        return score
+        return row["stochastic"].get("success", 0.0), row["stochastic"]["return"]
 
-    def _improves(self, score: float) -> bool:
+    def _improves(self, score: checkpoint.Score) -> bool:
         """Whether this is the best policy so far; from now on it is."""
         if self.best is not None and score <= self.best[1]:
             return False
@@ -241,14 +245,17 @@ class Trainer:
 
     def start_from(self, run: Path) -> None:
         """Take the best policy of another run, to fine-tune it."""
-        policy, state, _ = checkpoint.load_policy(run)
-        theirs = {key: tuple(value.shape) for key, value in policy.state_dict().items()}
-        ours = {key: tuple(value.shape) for key, value in self.policy.state_dict().items()}
-        if theirs != ours or state.spec.action != self.spec.action:
-            different = sorted(key for key in theirs.keys() | ours.keys() if theirs.get(key) != ours.get(key))
+        policy, state, config = checkpoint.load_policy(run)
+        parts = {name: (getattr(config, name), getattr(self.config, name)) for name in ("actor", "head", "critic")}
+        parts |= {"normalize.observation": (config.normalize.observation, self.config.normalize.observation)}
+        parts |= {"normalize.clip": (config.normalize.clip, self.config.normalize.clip)}
+        parts |= {"observation": (state.spec.observation, self.spec.observation)}
+        parts |= {"action bounds": (state.spec.action, self.spec.action)}
+        different = [f"{name} is {ours}, not {theirs}" for name, (theirs, ours) in parts.items() if theirs != ours]
+        if different:
             raise ConfigError(
-                f"the policy of {run} does not fit this run (different: {', '.join(different) or 'action bounds'}); "
-                "give the same task spaces, variant, width and bins"
+                f"the policy of {run} does not fit this run: {'; '.join(different)}; "
+                "give the same spaces, variant and settings"
             )
         self.policy.load_state_dict(policy.state_dict())
 

@@ -5,6 +5,7 @@ Exit codes: 0 done, 2 wrong usage or configuration, 3 stopped on request with a 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -48,6 +49,9 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"detent: there is no command '{name}'; {nearest(name, COMMANDS)}", file=sys.stderr)
         return 2
     prepare_threads()
+    if os.getcwd() not in sys.path:
+        # An environment of the user's own lies in the current directory, as it would with `python -m`.
+        sys.path.insert(0, os.getcwd())
     try:
         command = parse_train(rest) if name == "train" else parse(COMMANDS[name], rest)
         return command.run()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
 from detent.config import ConfigError
+from detent.threads import usable_cores
 
 if TYPE_CHECKING:
     from detent.proposition import Check
@@ -49,10 +49,13 @@ class Eval:
                 raise ConfigError(f"--{name} is {getattr(self, name)}; it must be at least 1")
         if self.threads < 0:
             raise ConfigError(f"--threads is {self.threads}; it must not be negative (0: all cores)")
-        threads = self.threads or os.cpu_count() or 1
+        threads = self.threads or usable_cores()
         torch.set_num_threads(threads)
         policy, state, config = load_policy(self.run_directory, self.checkpoint)
-        envs = make_envs(config.task, config.env, min(self.envs, self.episodes), threads)
+        # What was trained with EnvPool plays in Gymnasium where there is no EnvPool.
+        backend = "auto" if config.env.backend == "envpool" else config.env.backend
+        env_config = replace(config.env, backend=backend)
+        envs = make_envs(config.task, env_config, min(self.envs, self.episodes), threads)
         report: dict[str, Any] = {
             "run": str(self.run_directory),
             "task": config.task,
@@ -78,23 +81,25 @@ def print_evaluation(report: dict[str, Any]) -> None:
     from rich.table import Table
 
     rows = Table(title=f"{report['task']} · {report['variant']} · step {report['step']:,}", title_justify="left")
-    for column in ("actions", "return", "std", "95% interval of the mean", "length", "score"):
+    success = "success" in report["stochastic"]
+    for column in ("actions", "return", "std", "95% interval of the mean", "length", "success" if success else "score"):
         rows.add_column(column, justify="left" if column == "actions" else "right")
     for play, shown in (("stochastic", "sampled"), ("deterministic", "most probable")):
         result = report[play]
         low, high = result["ci95"]
-        score = "-" if result["score"] is None else f"{result['score']:.3f}"
+        score = result.get("success", result["score"])
         rows.add_row(
             shown,
             f"{result['return']:.1f}",
             f"{result['std']:.1f}",
             f"[{low:.1f}, {high:.1f}]",
             f"{result['length']:.0f}",
-            score,
+            "-" if score is None else f"{score:.3f}",
         )
     console = Console()
     console.print(rows)
-    console.print(f"{report['stochastic']['episodes']} episodes each way; score: 0 is random, 1 is TD3")
+    meaning = "" if report["stochastic"]["score"] is None else "; score: 0 is random, 1 is TD3"
+    console.print(f"{report['stochastic']['episodes']} episodes each way{meaning}")
     if report["paper_score"] is not None:
         console.print(f"the paper's score at this step: {report['paper_score']:.3f}")
 

@@ -10,7 +10,7 @@ from detent.objectives.value import value_loss
 
 
 def make_policy_loss(config: Config) -> PolicyLoss:
-    return spo_loss(config.spo) if config.algo == "spo" else ppo_loss(config.ppo)
+    return {"ppo": ppo_loss(config.ppo), "spo": spo_loss(config.spo)}[config.algo]
 
 
 __all__ = [

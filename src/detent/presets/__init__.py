@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from detent.config import Config, ConfigError, nearest, override
+from detent.config import Config, ConfigError, nearest, override, to_dict
 
 PRESETS = ("paper", "authors", "fast")
 ALGORITHMS = ("ppo", "spo", "trpo")
@@ -32,13 +32,7 @@ def configure(
 
     `overrides` are nested (`{"ppo": {"clip": 0.1}}`) or dotted (`{"ppo.clip": 0.1}`).
     """
-    for what, name, valid in (
-        ("preset", preset, PRESETS),
-        ("variant", variant, tuple(table("variants"))),
-        ("algo", algo, ALGORITHMS),
-    ):
-        if name not in valid:
-            raise ConfigError(f"there is no {what} '{name}'; {nearest(name, valid)}")
+    _require_known(preset, variant, algo)
     settings = _preset(preset, table("tasks").get(task, {}).get("family", "gym"))
     by_kind, by_algo = settings.pop("actors"), settings.pop("algos", {})
     variant_settings = {key: value for key, value in table("variants")[variant].items() if key != "description"}
@@ -48,6 +42,32 @@ def configure(
     config = override(config, variant_settings)
     config = override(config, by_algo.get(algo, {}))
     return override(config, nested(overrides or {}))
+
+
+def _require_known(preset: str, variant: str, algo: str) -> None:
+    for what, name, valid in (
+        ("preset", preset, PRESETS),
+        ("variant", variant, tuple(table("variants"))),
+        ("algo", algo, ALGORITHMS),
+    ):
+        if name not in valid:
+            raise ConfigError(f"there is no {what} '{name}'; {nearest(name, valid)}")
+
+
+def check_names(config: Config) -> None:
+    """Refuse a configuration that is not what its names say; the paper's scores stand beside those names."""
+    _require_known(config.preset, config.variant, config.algo)
+    if config.variant == "custom":
+        return
+    found = to_dict(config)
+    for section in ("actor", "head"):
+        for key, value in table("variants")[config.variant][section].items():
+            if found[section][key] != value:
+                raise ConfigError(
+                    f"variant '{config.variant}' has {section}.{key} {value}, this configuration "
+                    f"{found[section][key]}; choose the variant that fits (detent.configure and --variant apply its "
+                    "settings), or 'custom'"
+                )
 
 
 def _preset(name: str, family: str) -> dict[str, Any]:
