@@ -16,13 +16,14 @@ from detent.runlog import read_rows
 from detent.video import RenderError, record_run
 
 TASK = "Hopper-v4"
-STEPS = 80_000
+STEPS = 50_000
+SETTINGS = {"steps": STEPS, "eval.interval": STEPS // 10, "eval.episodes": 20, "eval.num_envs": 20}
 DETENT = Path(sys.executable).with_name("detent")
 """The command of the environment this runs in, which need not be on the path."""
 
 
 def main() -> None:
-    config = detent.configure(TASK, preset="fast", overrides={"steps": STEPS, "eval.episodes": 20, "eval.num_envs": 20})
+    config = detent.configure(TASK, preset="fast", overrides=SETTINGS)
     run = Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     if not detent.train(config, out=run, reporter=make_reporter()).finished:
         print(f"stopped; {DETENT} train --resume {run} goes on")
