@@ -32,20 +32,6 @@ def make_run(
     return path
 
 
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that were saved."""
-    saved: list[Figure] = []
-    original = Figure.savefig
-
-    def savefig(self: Figure, *arguments: Any, **options: Any) -> None:
-        saved.append(self)
-        original(self, *arguments, **options)
-
-    monkeypatch.setattr(Figure, "savefig", savefig)
-    return saved
-
-
 def curves(axes: Axes) -> dict[str, tuple[str, list[tuple[float, float]]]]:
     """Line style and points by label."""
     return {

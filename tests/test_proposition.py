@@ -183,20 +183,6 @@ def test_arguments_out_of_range_are_refused(settings: dict[str, Any], message: s
 Array = NDArray[np.float64]
 
 
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that were saved."""
-    saved: list[Figure] = []
-    original = Figure.savefig
-
-    def savefig(self: Figure, *arguments: Any, **options: Any) -> None:
-        saved.append(self)
-        original(self, *arguments, **options)
-
-    monkeypatch.setattr(Figure, "savefig", savefig)
-    return saved
-
-
 def lines(figure: Figure) -> list[tuple[Array, Array]]:
     (axes,) = figure.axes
     return [
