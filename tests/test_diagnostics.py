@@ -5,11 +5,16 @@ import pytest
 import torch
 
 from detent.diagnostics import GradientSpread, signal_to_noise, trace_of_covariance
+from detent.team import Team
 
 
 def random_gradients(seed: int, count: int, size: int = 7) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(count, size, generator=generator, dtype=torch.float64) * torch.arange(1, size + 1) + 0.5
+
+
+def make_spread(like: torch.Tensor) -> GradientSpread:
+    return GradientSpread(like, len(like), Team(1))
 
 
 def add_epoch(spread: GradientSpread, gradients: torch.Tensor) -> None:
@@ -20,18 +25,15 @@ def add_epoch(spread: GradientSpread, gradients: torch.Tensor) -> None:
 
 def test_trace_is_that_of_numpys_covariance() -> None:
     gradients = random_gradients(0, 20)
-    trace = trace_of_covariance(gradients.square().sum(), gradients.sum(0), 20)
+    trace = trace_of_covariance(gradients.square().sum(), gradients.sum(0).square().sum(), 20)
     assert trace.item() == pytest.approx(np.trace(np.cov(gradients.numpy().T)), rel=1e-12)
 
 
 def test_metrics_are_averages_over_epochs_and_the_authors_over_all_minibatches() -> None:
     epochs = [random_gradients(seed, 12) * (1 + seed) for seed in range(3)]
-    spread = GradientSpread(torch.zeros(7, dtype=torch.float64))
-    for _ in range(2):
-        # The second time must not remember the first.
-        spread.reset()
-        for gradients in epochs:
-            add_epoch(spread, gradients)
+    spread = make_spread(torch.zeros(7, dtype=torch.float64))
+    for gradients in epochs:
+        add_epoch(spread, gradients)
     found = {name: value.item() for name, value in spread.metrics().items()}
 
     arrays = [gradients.numpy() for gradients in epochs]
@@ -57,7 +59,7 @@ def test_the_signal_is_unbiased_where_there_is_none() -> None:
     ratios = []
     for _ in range(2000):
         noise = torch.randn(8, 50, generator=generator, dtype=torch.float64)
-        trace = trace_of_covariance(noise.square().sum(), noise.sum(0), 8)
+        trace = trace_of_covariance(noise.square().sum(), noise.sum(0).square().sum(), 8)
         ratios.append(signal_to_noise(trace, noise.mean(0).square().sum(), 8).item())
     assert abs(np.mean(ratios)) < 4 * np.std(ratios) / np.sqrt(2000)
     assert np.std(ratios) / np.sqrt(2000) < 1 / 8 / 20
@@ -65,7 +67,7 @@ def test_the_signal_is_unbiased_where_there_is_none() -> None:
 
 @pytest.mark.parametrize("value", [0.0, 3.0])
 def test_equal_gradients_have_no_variance_and_give_finite_numbers(value: float) -> None:
-    spread = GradientSpread(torch.zeros(5))
+    spread = make_spread(torch.zeros(5))
     add_epoch(spread, torch.full((4, 5), value))
     found = spread.metrics()
     assert found["grad_variance"] == 0
@@ -73,6 +75,6 @@ def test_equal_gradients_have_no_variance_and_give_finite_numbers(value: float) 
 
 
 def test_one_minibatch_has_a_norm_and_no_variance() -> None:
-    spread = GradientSpread(torch.zeros(2))
+    spread = make_spread(torch.zeros(2))
     add_epoch(spread, torch.tensor([[3.0, 4.0]]))
     assert {name: value.item() for name, value in spread.metrics().items()} == {"policy_grad_norm": 5.0}

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 
 from detent.config import ActorConfig, Config, CriticConfig, HeadConfig, PPOConfig, UpdateConfig
-from detent.objectives import Batch, Metrics, PolicyLoss, ppo_loss
+from detent.objectives import Batch, Metrics, PolicyLoss, normalized_advantages, ppo_loss
 from detent.optimize import FirstOrder, FlatAdam, total_loss
 from detent.policy import Policy
 from detent.spaces import ActionSpec, EnvSpec, ObservationSpec
+from detent.team import supported
 
 HeadKind = Literal["categorical", "gaussian"]
 SIZE, BINS = 48, 5
@@ -130,6 +131,12 @@ def random_losses(module: nn.Module, steps: int) -> list[Any]:
     return [(torch.randn(16, 3, generator=generator, dtype=dtype), 10.0 ** (i % 4 - 2)) for i in range(steps)]
 
 
+def descend_on(optimizer: FlatAdam, loss: Tensor) -> Tensor:
+    optimizer.gradient.zero_()
+    torch.autograd.backward(loss)
+    return optimizer.step()
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 @pytest.mark.parametrize("max_grad_norm", [0.0, 0.5])
@@ -145,9 +152,9 @@ def test_flat_adam_is_adam_on_separate_parameters(
     for i, (x, scale) in enumerate(random_losses(ours, 12)):
         # The schedule changes the learning rate between updates.
         learning_rate = 0.01 * (1 - i / 20)
-        flat.set_learning_rate(learning_rate)
+        flat.learning_rate = learning_rate
         adam.param_groups[0]["lr"] = learning_rate
-        norm = flat.step(scale * (ours(x) - 1).square().mean())
+        norm = descend_on(flat, scale * (ours(x) - 1).square().mean())
         adam.zero_grad()
         torch.autograd.backward(scale * (theirs(x) - 1).square().mean())
         their_norm = nn.utils.clip_grad_norm_(theirs.parameters(), max_grad_norm or float("inf"))
@@ -168,7 +175,7 @@ def test_parameters_are_views_of_the_flat_one() -> None:
     # A checkpoint loaded into the module reaches the optimizer, and a step reaches the module.
     module.load_state_dict({key: torch.full_like(value, 7.0) for key, value in before.items()})
     assert (flat.flat == 7).all()
-    flat.step(module(torch.ones(1, 3)).sum())
+    descend_on(flat, module(torch.ones(1, 3)).sum())
     assert all((value != 7).all() for value in module.state_dict().values())
 
 
@@ -176,18 +183,18 @@ def test_a_restored_optimizer_takes_the_same_steps_to_the_bit() -> None:
     config = UpdateConfig(learning_rate=0.01)
     module = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
     flat = FlatAdam(module, config)
-    assert flat.state() == {}
+    assert flat.state()["step"] == 0
     losses = random_losses(module, 8)
     for x, scale in losses[:4]:
-        flat.step(scale * module(x).square().mean())
+        descend_on(flat, scale * module(x).square().mean())
     twin = copy.deepcopy(module)
     twin_flat = FlatAdam(twin, config)
     state = flat.state()
     twin_flat.load_state(state)
     for x, scale in losses[4:]:
-        flat.step(scale * module(x).square().mean())
+        descend_on(flat, scale * module(x).square().mean())
     for x, scale in losses[4:]:
-        twin_flat.step(scale * twin(x).square().mean())
+        descend_on(twin_flat, scale * twin(x).square().mean())
     assert torch.equal(flat.flat, twin_flat.flat)
     assert set(state) == {"step", "exp_avg", "exp_avg_sq"}
     assert state["step"] == 4
@@ -301,7 +308,7 @@ def test_the_entropy_bonus_has_a_gradient_only_where_it_has_a_weight(kind: HeadK
     actor = [*policy.actor.parameters(), *policy.head.parameters()]
 
     def actor_gradient(entropy_coef: float) -> list[Tensor]:
-        config = UpdateConfig(normalize_advantages=False, entropy_coef=entropy_coef)
+        config = UpdateConfig(entropy_coef=entropy_coef)
         loss, metrics = total_loss(policy, batch, ppo_loss(PPOConfig()), config)
         assert metrics["entropy"].requires_grad == (entropy_coef > 0)
         return list(torch.autograd.grad(loss, actor))
@@ -321,7 +328,8 @@ def test_the_update_lowers_the_loss_on_its_own_batch() -> None:
     config = UpdateConfig(epochs=10, minibatches=1, learning_rate=0.003)
 
     def losses() -> dict[str, float]:
-        _, metrics = total_loss(policy, batch, ppo_loss(PPOConfig()), config)
+        normalized = replace(batch, advantages=normalized_advantages(batch.advantages))
+        _, metrics = total_loss(policy, normalized, ppo_loss(PPOConfig()), config)
         return {key: value.item() for key, value in metrics.items() if value.dim() == 0}
 
     before = losses()
@@ -362,7 +370,9 @@ def test_gradient_variance_is_that_of_the_actors_gradients_before_clipping(kind:
     for _ in range(2):
         gradients = []
         for rows in torch.randperm(SIZE, generator=generator).split(SIZE // 4):
-            loss, _ = total_loss(policy, batch.select(rows), ppo_loss(PPOConfig()), config)
+            minibatch = batch.select(rows)
+            minibatch = replace(minibatch, advantages=normalized_advantages(minibatch.advantages))
+            loss, _ = total_loss(policy, minibatch, ppo_loss(PPOConfig()), config)
             gradients.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, actor)]).numpy())
         epochs.append(gradients)
     # With a learning rate of 0 the parameters stay where these gradients were taken.
@@ -383,3 +393,44 @@ def test_kl_by_dimension_is_each_dimensions_own() -> None:
     shifted = replace(batch, log_prob=batch.log_prob + torch.tensor([np.log(2.0), 0.0], dtype=torch.float64))
     _, metrics = total_loss(policy, shifted, ppo_loss(PPOConfig()), UpdateConfig())
     np.testing.assert_allclose(metrics["kl_by_dimension"], [np.log(2) - 0.5, 0.0], atol=1e-12)
+
+
+@pytest.mark.skipif(not supported(), reason="needs fork and shared anonymous memory (Linux)")
+@every_head
+@pytest.mark.parametrize("processes", [2, 5])
+def test_processes_that_share_minibatches_do_the_same_update(processes: int, kind: HeadKind) -> None:
+    config = UpdateConfig(epochs=2, minibatches=4, learning_rate=0.01, entropy_coef=0.1)
+    policies = [make_policy(kind), make_policy(kind)]
+    alone = FirstOrder(policies[0], ppo_loss(PPOConfig()), config)
+    # Twelve rows among five processes: parts of different size.
+    shared = FirstOrder(policies[1], ppo_loss(PPOConfig()), replace(config, processes=processes))
+    try:
+        for iteration in range(3):
+            batch = make_batch(policies[0], seed=iteration)
+            measured = [
+                rule.update(batch, 0.01 / (iteration + 1), torch.Generator().manual_seed(iteration))
+                for rule in (alone, shared)
+            ]
+            assert measured[1] == pytest.approx(measured[0], rel=1e-7)
+            for one, other in zip(policies[0].parameters(), policies[1].parameters(), strict=True):
+                torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+        states = [rule.state() for rule in (alone, shared)]
+        for key, value in states[0].items():
+            torch.testing.assert_close(value, states[1][key], rtol=1e-8, atol=1e-12)
+    finally:
+        shared.close()
+
+
+@pytest.mark.skipif(not supported(), reason="needs fork and shared anonymous memory (Linux)")
+def test_processes_stop_together_at_the_target_kl() -> None:
+    config = UpdateConfig(epochs=5, minibatches=4, learning_rate=0.004)
+    twin = make_policy()
+    # The mean over one epoch, which the second epoch exceeds and the first does not.
+    target = 1.5 * update(twin, make_batch(twin), replace(config, epochs=1))["kl"]
+    epochs = []
+    for processes in (1, 2):
+        policy = make_policy()
+        rule = FirstOrder(policy, ppo_loss(PPOConfig()), replace(config, target_kl=target, processes=processes))
+        epochs.append(rule.update(make_batch(policy), 0.004, torch.Generator().manual_seed(0))["epochs"])
+        rule.close()
+    assert 1 < epochs[0] == epochs[1] < 5

@@ -203,8 +203,11 @@ class UpdateConfig:
     """Stop the epochs of an update when the mean KL of an epoch exceeds this; 0 never stops."""
     diagnostics: bool = True
     """Measure gradient variance, signal-to-noise ratio and KL per action dimension in every update."""
+    processes: int = 0
+    """Processes that share each minibatch of PPO and SPO, a core each; 0: one per thread where that helps."""
 
     def __post_init__(self) -> None:
+        _require(self.processes >= 0, f"update.processes is {self.processes}; it must not be negative (0: automatic)")
         for name in ("epochs", "minibatches"):
             _require(getattr(self, name) >= 1, f"update.{name} is {getattr(self, name)}; it must be at least 1")
         for name in ("learning_rate", "adam_eps"):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from detent.team import Team
 
-def trace_of_covariance(squares: Tensor, total: Tensor, count: int) -> Tensor:
-    """Trace of the sample covariance of `count` vectors, from the sum of their squared norms and their sum `[P]`."""
-    return ((squares - total.dot(total) / count) / (count - 1)).clamp(min=0.0)
+
+def trace_of_covariance(squares: Tensor, square_of_sum: Tensor, count: int) -> Tensor:
+    """Trace of the sample covariance of `count` vectors, from the sum of their squared norms and that of their sum."""
+    return ((squares - square_of_sum / count) / (count - 1)).clamp(min=0.0)
 
 
 def signal_to_noise(trace: Tensor, mean_square: Tensor, count: int) -> Tensor:
@@ -21,38 +23,35 @@ class GradientSpread:
 
     Within an epoch every minibatch is another sample of the same objective, though the parameters move a little from
     one to the next; `detent diagnose` measures the same at fixed parameters. Only the actor's own parameters count.
+    The vectors are held by the processes of a team in parts; what is small each of them knows wholly.
     """
 
-    def __init__(self, like: Tensor) -> None:
-        """`like` `[P]` has the shape of the policy gradient."""
-        self._sum, self._total = torch.zeros_like(like), torch.zeros_like(like)
-        self.reset()
-
-    def reset(self) -> None:
-        """Start a new update."""
-        self._sum.zero_()
-        self._total.zero_()
-        self._squares = self._norms = self._all_squares = self._sum.new_zeros(())
+    def __init__(self, part: Tensor, size: int, team: Team) -> None:
+        """`part` has the shape of this process's part of the policy gradient, which is `size` numbers in all."""
+        self._team, self._size = team, size
+        self._sum, self._total = torch.zeros_like(part), torch.zeros_like(part)
+        self._moments = self._sum.new_zeros(2)
+        self._all_moments = self._sum.new_zeros(2)
         self._count = self._all_count = 0
         self._epochs: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def add(self, gradient: Tensor, norm: Tensor) -> None:
-        """One minibatch's policy gradient `[P]` and its norm, before clipping."""
-        self._sum.add_(gradient)
-        self._squares = self._squares + norm * norm
-        self._norms = self._norms + norm
+    def add(self, part: Tensor, norm: Tensor) -> None:
+        """One minibatch's policy gradient (this process's part of it) and the norm of all of it, before clipping."""
+        self._sum.add_(part)
+        self._moments.add_(torch.stack([norm, norm * norm]))
         self._count += 1
 
     def end_epoch(self) -> None:
         if self._count > 1:
-            trace = trace_of_covariance(self._squares, self._sum, self._count)
-            mean_square = self._sum.dot(self._sum) / self._count**2
+            square_of_sum = self._team.sum(self._sum.dot(self._sum)[None])[0]
+            trace = trace_of_covariance(self._moments[1], square_of_sum, self._count)
+            mean_square = square_of_sum / self._count**2
             self._epochs.append((trace, mean_square, signal_to_noise(trace, mean_square, self._count)))
         self._total.add_(self._sum)
-        self._all_squares = self._all_squares + self._squares
+        self._all_moments.add_(self._moments)
         self._all_count += self._count
         self._sum.zero_()
-        self._squares = self._squares.new_zeros(())
+        self._moments.zero_()
         self._count = 0
 
     def metrics(self) -> dict[str, Tensor]:
@@ -62,10 +61,11 @@ class GradientSpread:
         `grad_snr` the reciprocal without the bias of |mean gradient|^2, `grad_variance_authors` the mean over
         coordinates of the variance over all minibatches of the update, as the released code of the paper has it.
         """
-        out = {"policy_grad_norm": self._norms / max(1, self._all_count)}
+        out = {"policy_grad_norm": self._all_moments[0] / max(1, self._all_count)}
         if self._epochs:
             trace, mean_square, snr = (torch.stack(column).mean() for column in zip(*self._epochs, strict=True))
-            authors = trace_of_covariance(self._all_squares, self._total, self._all_count) / self._total.numel()
+            square_of_total = self._team.sum(self._total.dot(self._total)[None])[0]
+            authors = trace_of_covariance(self._all_moments[1], square_of_total, self._all_count) / self._size
             out |= {
                 "grad_variance": trace,
                 "grad_variance_normalized": trace / mean_square.clamp(min=1e-30),

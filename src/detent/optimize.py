@@ -2,72 +2,128 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import TypeAlias
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.optim.adam import adam
 
+from detent.backprop import written_out
 from detent.config import UpdateConfig
 from detent.diagnostics import GradientSpread
+from detent.heads import Head
 from detent.objectives import Batch, Metrics, PolicyLoss, normalized_advantages, value_loss
 from detent.policy import Policy
+from detent.team import Team, shared_zeros
 
-MinibatchLoss: TypeAlias = Callable[[Batch], tuple[Tensor, Metrics]]
-"""A minibatch to the loss that is descended on and what it measured (scalars, or vectors over action dimensions)."""
+Differentiate: TypeAlias = Callable[[Batch, float], Metrics]
+"""Writes the gradient of a minibatch's loss, times a weight, to the parameters' `grad`; returns what it measured
+(scalars, or vectors over action dimensions)."""
 
 
 class FlatAdam:
     """Adam on one flat parameter, of which the module's parameters become views.
 
-    Clipping, the step and gradient statistics are then one operation each, whatever the number of layers. The first
-    `watched` numbers are those whose gradient `GradientSpread` looks at: the actor's.
+    Clipping, the step and gradient statistics are then one operation each, whatever the number of layers. In a team
+    every process has a gradient of its own, of its part of the minibatch, and steps its part of the parameters. The
+    first `watched` numbers are those whose gradient `GradientSpread` looks at: the actor's.
     """
 
-    def __init__(self, module: nn.Module, config: UpdateConfig, watched: int = 0) -> None:
-        self.flat, self.gradient = flatten(list(module.parameters()))
-        self.max_grad_norm = config.max_grad_norm
-        self.watched = watched
-        self.adam = torch.optim.Adam(
-            [self.flat], config.learning_rate, eps=config.adam_eps, weight_decay=config.weight_decay, fused=True
-        )
+    def __init__(self, module: nn.Module, config: UpdateConfig, watched: int = 0, team: Team | None = None) -> None:
+        self.team = team or Team(1)
+        self._parameters = list(module.parameters())
+        self._config, self.watched = config, watched
+        self.learning_rate = config.learning_rate
+        like = torch.cat([p.detach().flatten() for p in self._parameters])
+        self.flat, self._exp_avg, self._exp_avg_sq = (self._buffer(like) for _ in range(3))
+        self.flat.copy_(like)
+        self._gradients = [self._buffer(like) for _ in range(self.team.size)]
+        # One count for each process; they are always equal.
+        self._steps = [self._buffer(like.new_zeros((), dtype=torch.float32)) for _ in range(self.team.size)]
+        attach(self._parameters, self.flat)
+        self.bind()
 
-    def step(self, loss: Tensor, spread: GradientSpread | None = None) -> Tensor:
-        """Descend on `loss`; the norm of its whole gradient before clipping."""
-        self.gradient.zero_()
-        torch.autograd.backward(loss)
-        watched, others = self.gradient[: self.watched], self.gradient[self.watched :]
-        watched_norm: Tensor = torch.linalg.vector_norm(watched)
-        norm = torch.hypot(watched_norm, torch.linalg.vector_norm(others))
+    def _buffer(self, like: Tensor) -> Tensor:
+        return shared_zeros(like.shape, like.dtype) if self.team.size > 1 else torch.zeros_like(like)
+
+    @property
+    def gradient(self) -> Tensor:
+        """This process's gradient, until `step` makes number 0's the sum of all."""
+        return self._gradients[self.team.rank]
+
+    def bind(self) -> None:
+        """Make the parameters' gradients views of this process's `gradient`."""
+        attach_gradient(self._parameters, self.gradient)
+
+    def new_spread(self) -> GradientSpread:
+        part = self.team.share(len(self.flat))
+        return GradientSpread(self.flat[part][: max(0, self.watched - part.start)], self.watched, self.team)
+
+    @torch.no_grad()
+    def step(self, spread: GradientSpread | None = None) -> Tensor:
+        """Descend along the gradient that is there; the norm of all of it before clipping."""
+        team, config = self.team, self._config
+        team.meet()
+        part = team.share(len(self.flat))
+        gradient = self._gradients[0][part]
+        for other in self._gradients[1:]:
+            gradient.add_(other[part])
+        watched, others = gradient.tensor_split([max(0, self.watched - part.start)])
+        squares = team.sum(torch.stack([watched.dot(watched), others.dot(others)]))
+        norm: Tensor = squares.sum().sqrt()
         if spread is not None:
-            spread.add(watched, watched_norm)
-        if self.max_grad_norm > 0:
-            self.gradient.mul_((self.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
-        self.adam.step()
+            spread.add(watched, squares[0].sqrt())
+        if config.max_grad_norm > 0:
+            gradient.mul_((config.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
+        adam(
+            [self.flat[part]],
+            [gradient],
+            [self._exp_avg[part]],
+            [self._exp_avg_sq[part]],
+            [],
+            [self._steps[team.rank]],
+            fused=True,
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=self.learning_rate,
+            weight_decay=config.weight_decay,
+            eps=config.adam_eps,
+            maximize=False,
+        )
+        team.meet()
         return norm
 
-    def set_learning_rate(self, learning_rate: float) -> None:
-        self.adam.param_groups[0]["lr"] = learning_rate
-
     def state(self) -> dict[str, Tensor]:
-        """Adam's moments and step count; empty before the first step."""
-        return {key: value.clone() for key, value in self.adam.state[self.flat].items()}
+        """Adam's moments and step count."""
+        state = {"step": self._steps[0], "exp_avg": self._exp_avg, "exp_avg_sq": self._exp_avg_sq}
+        return {key: value.clone() for key, value in state.items()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.adam.state[self.flat] = {key: value.clone() for key, value in state.items()}
+        self._exp_avg.copy_(state["exp_avg"])
+        self._exp_avg_sq.copy_(state["exp_avg_sq"])
+        for steps in self._steps:
+            steps.copy_(state["step"])
 
 
-def flatten(parameters: list[nn.Parameter]) -> tuple[nn.Parameter, Tensor]:
-    """One flat parameter and its gradient, of which `parameters` and their gradients become views."""
-    flat = nn.Parameter(torch.cat([p.detach().flatten() for p in parameters]))
-    flat.grad = gradient = torch.zeros_like(flat)
-    offset = 0
-    for parameter in parameters:
-        span = slice(offset, offset + parameter.numel())
-        parameter.data = flat.data[span].view_as(parameter)
-        parameter.grad = gradient[span].view_as(parameter)
-        offset = span.stop
-    return flat, gradient
+def views(flat: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
+    """A vector `[P]` as tensors of the parameters' shapes."""
+    pieces = flat.split([parameter.numel() for parameter in parameters])
+    return [piece.view_as(parameter) for piece, parameter in zip(pieces, parameters, strict=True)]
+
+
+def attach(parameters: list[nn.Parameter], flat: Tensor) -> None:
+    """Make `parameters` views of `flat` `[P]`."""
+    for parameter, view in zip(parameters, views(flat, parameters), strict=True):
+        parameter.data = view
+
+
+def attach_gradient(parameters: list[nn.Parameter], gradient: Tensor) -> None:
+    """Make the gradients of `parameters` views of `gradient` `[P]`."""
+    for parameter, view in zip(parameters, views(gradient, parameters), strict=True):
+        parameter.grad = view
 
 
 class FirstOrder:
@@ -76,17 +132,51 @@ class FirstOrder:
     notes: tuple[str, ...] = ()
 
     def __init__(self, policy: Policy, policy_loss: PolicyLoss, config: UpdateConfig) -> None:
+        """`config.processes` share each minibatch; the others are forked by the first update."""
         self._policy, self._policy_loss, self._config = policy, policy_loss, config
-        self.optimizer = FlatAdam(policy, config, watched=policy.num_actor_parameters)
-        watched = self.optimizer.gradient[: self.optimizer.watched]
-        self._spread = GradientSpread(watched) if config.diagnostics else None
+        self._team = Team(max(1, config.processes))
+        self.optimizer = FlatAdam(policy, config, policy.num_actor_parameters, self._team)
+        self._actor, self._critic = written_out(policy.actor), written_out(policy.critic)
+        self._shared: Batch | None = None
+        self._order = torch.empty(0)
+        self._learning_rate = shared_zeros((1,), torch.float64)
 
     def update(self, batch: Batch, learning_rate: float, generator: Generator) -> dict[str, float]:
-        self.optimizer.set_learning_rate(learning_rate)
-        return descend(self.optimizer, batch, self._loss, self._config, generator, self._spread)
+        if self._team.size == 1:
+            self.optimizer.learning_rate = learning_rate
+            return descend(self.optimizer, batch, self._differentiate, self._config, generator)
+        if self._shared is None:
+            self._shared = batch.map(lambda tensor: shared_zeros(tensor.shape, tensor.dtype))
+            self._order = shared_zeros((len(batch),), torch.int64)
+            self._team.start(self._take_part)
+        for there, tensor in zip(self._shared.tensors(), batch.tensors(), strict=True):
+            there.copy_(tensor)
+        self._learning_rate.fill_(learning_rate)
+        self._team.meet()
+        return self._take_part(generator)
 
-    def _loss(self, minibatch: Batch) -> tuple[Tensor, Metrics]:
-        return total_loss(self._policy, minibatch, self._policy_loss, self._config)
+    def _take_part(self, generator: Generator | None = None) -> dict[str, float]:
+        """One update on the shared batch; what every process of the team does. The first one draws the order."""
+        assert self._shared is not None
+        self.optimizer.bind()
+        self.optimizer.learning_rate = self._learning_rate.item()
+        return descend(self.optimizer, self._shared, self._differentiate, self._config, generator, self._order)
+
+    def _differentiate(self, minibatch: Batch, weight: float) -> Metrics:
+        """The networks' passes written out; autograd does head and losses, with the networks' outputs for leaves."""
+        state, head = minibatch.observation["state"], self._policy.head
+        with torch.no_grad():
+            outputs, value = self._actor.forward(state), self._critic.forward(state)
+        leaves = [outputs.requires_grad_(), value.requires_grad_(), *head.parameters()]
+        loss, metrics = loss_of(head, head(outputs), value.squeeze(-1), minibatch, self._policy_loss, self._config)
+        for_outputs, for_value, *for_head = torch.autograd.grad(weight * loss, leaves)
+        with torch.no_grad():
+            self._actor.backward(for_outputs)
+            self._critic.backward(for_value)
+            for parameter, gradient in zip(head.parameters(), for_head, strict=True):
+                assert parameter.grad is not None
+                parameter.grad.copy_(gradient)
+        return metrics
 
     def state(self) -> dict[str, Tensor]:
         return self.optimizer.state()
@@ -94,34 +184,47 @@ class FirstOrder:
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.optimizer.load_state(state)
 
+    def close(self) -> None:
+        self._team.close()
+
 
 def descend(
     optimizer: FlatAdam,
     batch: Batch,
-    loss: MinibatchLoss,
+    differentiate: Differentiate,
     config: UpdateConfig,
-    generator: Generator,
-    spread: GradientSpread | None = None,
+    generator: Generator | None,
+    shared_order: Tensor | None = None,
 ) -> dict[str, float]:
-    """Epochs of minibatch descent on `loss`; its metrics averaged over minibatches."""
-    size = len(batch)
-    minibatch_size = size // config.minibatches
-    totals: Tensor | None = None
+    """Epochs of minibatch descent; what was measured, averaged over minibatches.
+
+    In a team every process runs this with the same batch, and takes its part of every minibatch.
+    """
+    team = optimizer.team
+    size = len(batch) // config.minibatches
+    mine = team.share(size)
+    rows = mine.stop - mine.start
+    weight = rows / size
+    spread = optimizer.new_spread() if config.diagnostics and optimizer.watched else None
     metrics: Metrics = {}
-    if spread is not None:
-        spread.reset()
+    totals: Tensor | None = None
     epochs = 0
     while epochs < config.epochs:
         epochs += 1
-        order = torch.randperm(size, generator=generator, device=batch.advantages.device)
-        shuffled = batch.select(order)
+        order = _draw_order(batch, generator, team, shared_order).view(config.minibatches, size)
+        advantages = batch.advantages[order]
+        if config.normalize_advantages:
+            advantages = normalized_advantages(advantages)
+        shuffled = batch.select(order[:, mine].flatten())
+        shuffled = dataclasses.replace(shuffled, advantages=advantages[:, mine].flatten())
         sums: Tensor | None = None
-        for start in range(0, size, minibatch_size):
-            value, metrics = loss(shuffled.select(slice(start, start + minibatch_size)))
-            metrics["grad_norm"] = optimizer.step(value, spread)
+        for start in range(0, config.minibatches * rows, rows):
+            metrics = differentiate(shuffled.select(slice(start, start + rows)), weight)
+            metrics["grad_norm"] = optimizer.step(spread)
             row = torch.cat([measured.detach().reshape(-1) for measured in metrics.values()])
             sums = row if sums is None else sums.add_(row)
         assert sums is not None
+        sums = team.sum(weight * sums)
         totals = sums if totals is None else totals + sums
         if spread is not None:
             spread.end_epoch()
@@ -137,6 +240,16 @@ def descend(
     return {**dict(zip(names, means.tolist(), strict=True)), "epochs": float(epochs)}
 
 
+def _draw_order(batch: Batch, generator: Generator | None, team: Team, shared_order: Tensor | None) -> Tensor:
+    """A fresh permutation of the batch, the same in every process of the team."""
+    if shared_order is None:
+        return torch.randperm(len(batch), generator=generator, device=batch.advantages.device)
+    if team.rank == 0:
+        shared_order.copy_(torch.randperm(len(batch), generator=generator))
+    team.meet()
+    return shared_order
+
+
 def _names(metrics: Metrics) -> list[str]:
     """A name for each number in `metrics`; those of a vector are `name/0`, `name/1`, ..."""
     return [
@@ -147,28 +260,31 @@ def _names(metrics: Metrics) -> list[str]:
 def total_loss(
     policy: Policy, minibatch: Batch, policy_loss: PolicyLoss, config: UpdateConfig
 ) -> tuple[Tensor, Metrics]:
-    """What one minibatch step descends on, and what it measured."""
-    params = policy.params(minibatch.observation)
-    log_ratio = policy.head.log_prob(params, minibatch.choice) - minibatch.log_prob
-    advantages = minibatch.advantages
-    if config.normalize_advantages:
-        advantages = normalized_advantages(advantages)
-    surrogate, metrics = policy_loss(log_ratio.sum(-1), advantages)
-    critic = critic_loss(policy, minibatch, config)
+    """What one minibatch step descends on, and what it measured; advantages are taken as they are."""
+    params, value = policy.params(minibatch.observation), policy.value(minibatch.observation)
+    return loss_of(policy.head, params, value, minibatch, policy_loss, config)
+
+
+def loss_of(
+    head: Head, params: Tensor, value: Tensor, minibatch: Batch, policy_loss: PolicyLoss, config: UpdateConfig
+) -> tuple[Tensor, Metrics]:
+    """`total_loss` from what the networks gave."""
+    log_ratio = head.log_prob(params, minibatch.choice) - minibatch.log_prob
+    joint_log_ratio = log_ratio.sum(-1)
+    surrogate, metrics = policy_loss(joint_log_ratio, minibatch.advantages)
+    critic = value_loss(value, minibatch.value, minibatch.returns, config.value_clip)
     with torch.set_grad_enabled(config.entropy_coef > 0):
-        entropy = policy.head.entropy(params).sum(-1).mean()
-    loss = surrogate + config.value_coef * critic - config.entropy_coef * entropy
-    metrics |= {"policy_loss": surrogate, "value_loss": critic, "entropy": entropy, "kl": sampled_kl(log_ratio.sum(-1))}
+        entropy = head.entropy(params).sum(-1).mean()
+    loss = surrogate + config.value_coef * critic
+    if config.entropy_coef > 0:
+        loss = loss - config.entropy_coef * entropy
+    metrics |= {"policy_loss": surrogate, "value_loss": critic, "entropy": entropy, "kl": sampled_kl(joint_log_ratio)}
     if config.diagnostics:
-        metrics |= {"kl_by_dimension": sampled_kl(log_ratio), **policy.head.statistics(params)}
+        metrics |= {"kl_by_dimension": sampled_kl(log_ratio), **head.statistics(params)}
     return loss, metrics
-
-
-def critic_loss(policy: Policy, minibatch: Batch, config: UpdateConfig) -> Tensor:
-    return value_loss(policy.value(minibatch.observation), minibatch.value, minibatch.returns, config.value_clip)
 
 
 @torch.no_grad()
 def sampled_kl(log_ratio: Tensor) -> Tensor:
     """E[r - 1 - log r] over the first dimension: an estimate of KL(old || new) that is never negative (Schulman)."""
-    return (log_ratio.exp() - 1 - log_ratio).mean(0)
+    return (log_ratio.expm1() - log_ratio).mean(0)

@@ -85,8 +85,9 @@ def gradient_statistics(squares: Tensor, total: Tensor, count: int) -> Metrics:
 
     |mean gradient|^2 is too large by trace / count on average; only `grad_snr` is without that.
     """
-    trace = trace_of_covariance(squares, total, count)
-    mean_square = total.dot(total) / count**2
+    square_of_sum = total.dot(total)
+    trace = trace_of_covariance(squares, square_of_sum, count)
+    mean_square = square_of_sum / count**2
     return {
         "grad_variance": trace,
         "grad_variance_normalized": trace / mean_square.clamp(min=1e-30),

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from detent import checkpoint
+from detent import checkpoint, team
 from detent.config import Config, ConfigError, save_config, validate
 from detent.envs import choose_backend, probe
 from detent.presets import check_names
@@ -116,10 +116,12 @@ def resolve(config: Config) -> Config:
         raise ConfigError("tensorboard is not installed: pip install tensorboard")
     episode = spec.max_episode_steps or 1000
     twentieth, third = -(-config.steps // 20), -(-config.steps // 3)
+    threads = config.threads or usable_cores()
     return dataclasses.replace(
         config,
         device=device,
-        threads=config.threads or usable_cores(),
+        threads=threads,
+        update=dataclasses.replace(config.update, processes=update_processes(config, device, threads)),
         env=dataclasses.replace(config.env, backend=backend),
         eval=dataclasses.replace(config.eval, interval=config.eval.interval or twentieth),
         checkpoint=dataclasses.replace(
@@ -127,6 +129,27 @@ def resolve(config: Config) -> Config:
             interval=config.checkpoint.interval or min(third, max(twentieth, 20 * episode * config.env.num_envs)),
         ),
     )
+
+
+LEAST_ROWS = 32
+"""Rows of a minibatch that are worth a process of their own."""
+
+
+def update_processes(config: Config, device: str, threads: int) -> int:
+    """How many processes share each minibatch."""
+    asked, rows = config.update.processes, config.batch_size // config.update.minibatches
+    impossible = None
+    if config.algo == "trpo":
+        impossible = "trpo updates in one process"
+    elif device != "cpu":
+        impossible = f"device {device} updates in one process"
+    elif not team.supported():
+        impossible = "this system cannot share memory with forked processes"
+    elif asked > rows:
+        impossible = f"a minibatch has {rows} rows"
+    if asked > 1 and impossible:
+        raise ConfigError(f"update.processes is {asked}, but {impossible}")
+    return asked or (1 if impossible else max(1, min(threads, rows // LEAST_ROWS)))
 
 
 def require_device(device: str) -> None:
@@ -145,7 +168,8 @@ def default_directory(config: Config) -> Path:
 
 def _make_trainer(config: Config, reporter: Reporter, on_iteration: Hook | None) -> Trainer:
     warn_if_too_late(config.threads)
-    torch.set_num_threads(config.threads)
+    # Processes are instead of threads inside each operation, not on top of them.
+    torch.set_num_threads(1 if config.update.processes > 1 else config.threads)
     return Trainer(config, reporter, on_iteration)
 
 
@@ -159,7 +183,7 @@ def _run(trainer: Trainer, log: RunLog) -> Result:
         raise
     finally:
         trainer.reporter.close()
-        trainer.envs.close()
+        trainer.close()
         log.close()
     return result
 

@@ -243,6 +243,11 @@ class Trainer:
         if state.best_step is not None and state.best_score is not None:
             self.best = (state.best_step, state.best_score)
 
+    def close(self) -> None:
+        """Give back environments and processes."""
+        self.envs.close()
+        self.rule.close()
+
     def start_from(self, run: Path) -> None:
         """Take the best policy of another run, to fine-tune it."""
         policy, state, config = checkpoint.load_policy(run)

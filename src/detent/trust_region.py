@@ -11,12 +11,14 @@ from torch import Generator, Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import functional_call
 
+from detent.backprop import written_out
 from detent.config import Config
 from detent.diagnostics import GradientSpread
-from detent.objectives import Batch, Metrics, normalized_advantages
-from detent.optimize import FlatAdam, critic_loss, descend, flatten
+from detent.objectives import Batch, Metrics, normalized_advantages, value_loss
+from detent.optimize import FlatAdam, attach, attach_gradient, descend, views
 from detent.policy import Policy
 from detent.spaces import Observation
+from detent.team import Team
 
 _TINY = 1e-30
 """Keeps a quotient of zeros zero."""
@@ -48,15 +50,17 @@ class ActorFunction(nn.Module):
         named = [*policy.head.named_parameters("policy.head"), *policy.actor.named_parameters("policy.actor")]
         self._names = [name for name, _ in named]
         self._parameters_in_order = [parameter for _, parameter in named]
-        self.flat, self.gradient = flatten(self._parameters_in_order)
+        self.flat = torch.cat([parameter.detach().flatten() for parameter in self._parameters_in_order])
+        self.gradient = torch.zeros_like(self.flat)
+        attach(self._parameters_in_order, self.flat)
+        attach_gradient(self._parameters_in_order, self.gradient)
 
     def forward(self, observation: Observation) -> Tensor:
         return self.policy.params(observation)
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """A vector `[P]` as tensors of the parameters' shapes."""
-        pieces = vector.split([parameter.numel() for parameter in self._parameters_in_order])
-        return [piece.view_as(p) for piece, p in zip(pieces, self._parameters_in_order, strict=True)]
+        return views(vector, self._parameters_in_order)
 
     def at(self, vector: Tensor, observation: Observation) -> Tensor:
         """Distribution parameters `[B, m, P]` with `vector` for parameters."""
@@ -100,24 +104,32 @@ class TrustRegion:
         self._policy, self._config, self._update = policy, config.trpo, config.update
         self.actor = ActorFunction(policy)
         self.critic = FlatAdam(policy.critic, config.update)
-        self._spread = GradientSpread(self.actor.gradient) if config.update.diagnostics else None
+        self._critic_passes = written_out(policy.critic)
 
     def update(self, batch: Batch, learning_rate: float, generator: Generator) -> dict[str, float]:
         # Gradients of random minibatches tell of its variance; rows of one time lie side by side in the batch.
         batch = batch.select(torch.randperm(len(batch), generator=generator, device=batch.advantages.device))
         advantages = normalized_advantages(batch.advantages) if self._update.normalize_advantages else batch.advantages
         metrics = self._step(batch, advantages)
-        self.critic.set_learning_rate(learning_rate)
-        critic = descend(self.critic, batch, self._critic_loss, self._update, generator)
+        self.critic.learning_rate = learning_rate
+        critic = descend(self.critic, batch, self._differentiate_critic, self._update, generator)
         return metrics | {"critic_grad_norm": critic.pop("grad_norm"), **critic}
 
-    def _critic_loss(self, minibatch: Batch) -> tuple[Tensor, Metrics]:
-        loss = critic_loss(self._policy, minibatch, self._update)
-        return loss, {"value_loss": loss}
+    def _differentiate_critic(self, minibatch: Batch, weight: float) -> Metrics:
+        with torch.no_grad():
+            value = self._critic_passes.forward(minibatch.observation["state"])
+        value.requires_grad_()
+        loss = value_loss(value.squeeze(-1), minibatch.value, minibatch.returns, self._update.value_clip)
+        (gradient,) = torch.autograd.grad(weight * loss, value)
+        with torch.no_grad():
+            self._critic_passes.backward(gradient)
+        return {"value_loss": loss}
 
     def _step(self, batch: Batch, advantages: Tensor) -> dict[str, float]:
         """Move the actor along the natural gradient; where no length will do, not at all."""
-        gradient, surrogate = self.surrogate_gradient(batch, advantages)
+        watched = self.actor.gradient
+        spread = GradientSpread(watched, len(watched), Team(1)) if self._update.diagnostics else None
+        gradient, surrogate = self.surrogate_gradient(batch, advantages, spread)
         direction, residual = conjugate_gradient(
             lambda vector: self.fisher_product(batch, vector), gradient, self._config.cg_iterations
         )
@@ -131,20 +143,20 @@ class TrustRegion:
             "line_search_failed": float(fraction == 0),
             "cg_residual": residual.item(),
         }
-        for name, value in (measured.metrics | (self._spread.metrics() if self._spread else {})).items():
+        for name, value in (measured.metrics | (spread.metrics() if spread else {})).items():
             if value.dim() == 0:
                 metrics[name] = value.item()
             else:
                 metrics |= {f"{name}/{i}": number for i, number in enumerate(value.tolist())}
         return metrics
 
-    def surrogate_gradient(self, batch: Batch, advantages: Tensor) -> tuple[Tensor, float]:
+    def surrogate_gradient(
+        self, batch: Batch, advantages: Tensor, spread: GradientSpread | None = None
+    ) -> tuple[Tensor, float]:
         """Gradient `[P]` of E[r A] at the parameters as they are, minibatch by minibatch, and its value."""
         total = torch.zeros_like(self.actor.gradient)
         surrogate = advantages.new_zeros(())
         size = len(batch) // self._update.minibatches
-        if self._spread is not None:
-            self._spread.reset()
         for start in range(0, len(batch), size):
             minibatch = slice(start, start + size)
             self.actor.gradient.zero_()
@@ -154,10 +166,10 @@ class TrustRegion:
                 torch.autograd.backward(gain)
                 surrogate += gain.detach() * size / len(batch)
             total.add_(self.actor.gradient, alpha=size / len(batch))
-            if self._spread is not None:
-                self._spread.add(self.actor.gradient, torch.linalg.vector_norm(self.actor.gradient))
-        if self._spread is not None:
-            self._spread.end_epoch()
+            if spread is not None:
+                spread.add(self.actor.gradient, torch.linalg.vector_norm(self.actor.gradient))
+        if spread is not None:
+            spread.end_epoch()
         return total, surrogate.item()
 
     def fisher_product(self, batch: Batch, vector: Tensor) -> Tensor:
@@ -220,3 +232,6 @@ class TrustRegion:
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.critic.load_state(state)
+
+    def close(self) -> None:
+        """Nothing to give back."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from detent.spaces import Observation
@@ -25,17 +27,25 @@ class Batch:
     def __len__(self) -> int:
         return len(self.advantages)
 
-    def select(self, index: Tensor | slice) -> Batch:
+    def tensors(self) -> list[Tensor]:
+        return [*self.observation.values(), self.choice, self.log_prob, self.value, self.advantages, self.returns]
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Batch:
+        """The same with `function` of every tensor."""
         return Batch(
-            {key: value[index] for key, value in self.observation.items()},
-            self.choice[index],
-            self.log_prob[index],
-            self.value[index],
-            self.advantages[index],
-            self.returns[index],
+            {key: function(value) for key, value in self.observation.items()},
+            function(self.choice),
+            function(self.log_prob),
+            function(self.value),
+            function(self.advantages),
+            function(self.returns),
         )
+
+    def select(self, index: Tensor | slice) -> Batch:
+        return self.map(lambda tensor: tensor[index])
 
 
 def normalized_advantages(advantages: Tensor) -> Tensor:
-    """Shifted and scaled to mean 0 and standard deviation 1."""
-    return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+    """Shifted and scaled to mean 0 and standard deviation 1, over the last dimension."""
+    std, mean = torch.std_mean(advantages, dim=-1, keepdim=True)
+    return (advantages - mean) / (std + 1e-8)

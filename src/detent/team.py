@@ -1,0 +1,141 @@
+"""Processes that share the work of an update, each on one core, with a few meetings per minibatch.
+
+Threads inside each operation (OpenMP) meet some hundred times per minibatch. If they sleep between meetings a second
+core gains nothing, and if they spin they crawl as soon as another job shares the machine. Threads of Python hand the
+interpreter lock back and forth as often. Processes that each do their own part of a minibatch meet three times.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+_SPIN_SECONDS = 2e-4
+"""How long a meeting is awaited awake, which saves the wake-up of a core where the others are nearly there."""
+_BOARD = 4096
+"""Numbers that `Team.sum` can add up at once."""
+
+
+def supported() -> bool:
+    """Whether this system can fork processes that share memory."""
+    return sys.platform == "linux"
+
+
+def shared_zeros(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+    """A CPU tensor of zeros in memory that processes forked later share."""
+    count = torch.Size(shape).numel()
+    memory = mmap.mmap(-1, count * dtype.itemsize)
+    return torch.frombuffer(memory, dtype=dtype, count=count).view(torch.Size(shape))
+
+
+class Team:
+    """`size` processes doing the same work, of which this is number `rank`; number 0 is the one that started it."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.rank = size, 0
+        self._boards = shared_zeros((2, size, _BOARD), torch.float64)
+        self._turn = 0
+        self._links: dict[int, socket.socket] = {}
+        self._pids: dict[int, int] = {}
+
+    def share(self, total: int) -> slice:
+        """This process's part of `total` things."""
+        return slice(total * self.rank // self.size, total * (self.rank + 1) // self.size)
+
+    def start(self, work: Callable[[], object]) -> None:
+        """Fork the others; each meets the first process and does `work`, again and again until that one is gone."""
+        pairs = {(i, j): socket.socketpair() for i in range(self.size) for j in range(i + 1, self.size)}
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for rank in range(1, self.size):
+            pid = os.fork()
+            if pid == 0:
+                self.rank, self._pids = rank, {}
+                break
+            self._pids[rank] = pid
+        for (i, j), (low, high) in pairs.items():
+            for rank, other, end in ((i, j, low), (j, i, high)):
+                if rank == self.rank:
+                    self._links[other] = end
+                else:
+                    end.close()
+        if self.rank:
+            self._serve(work)
+
+    def _serve(self, work: Callable[[], object]) -> None:
+        # Stopping is the first process's business; this one goes when it is gone.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        try:
+            while True:
+                self.meet()
+                work()
+        except EOFError:
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+
+    def meet(self) -> None:
+        """Wait until every process is here."""
+        for rank, link in self._links.items():
+            try:
+                link.send(b"m")
+            except OSError:
+                raise self._lost(rank) from None
+        for rank in self._links:
+            self._await(rank)
+
+    def _await(self, rank: int) -> None:
+        link = self._links[rank]
+        until = time.perf_counter() + _SPIN_SECONDS
+        try:
+            while time.perf_counter() < until:
+                try:
+                    came = link.recv(1, socket.MSG_DONTWAIT)
+                    break
+                except BlockingIOError:
+                    os.sched_yield()
+            else:
+                came = link.recv(1)
+        except ConnectionResetError:
+            came = b""
+        if not came:
+            raise self._lost(rank)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over processes of a few numbers `[n]`, in the order of the processes; a meeting too."""
+        if self.size == 1:
+            return values
+        # Two boards in turn: nobody writes on one again before all have read it.
+        self._turn = 1 - self._turn
+        board = self._boards[self._turn, :, : len(values)]
+        board[self.rank] = values
+        self.meet()
+        return board.sum(0).to(values.dtype)
+
+    def _lost(self, rank: int) -> Exception:
+        if self.rank:
+            return EOFError()
+        _, status = os.waitpid(self._pids.pop(rank), 0)
+        code = os.waitstatus_to_exitcode(status)
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return RuntimeError(f"update process {rank} (of {self.size}) {how}; its own words, if any, are above")
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+        for pid in self._pids.values():
+            os.waitpid(pid, 0)
+        self._pids.clear()

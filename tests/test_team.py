@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+
+from detent.team import Team, shared_zeros, supported
+
+pytestmark = pytest.mark.skipif(not supported(), reason="needs fork and shared anonymous memory (Linux)")
+
+
+def test_parts_cover_everything_once() -> None:
+    for size in (1, 2, 3, 7):
+        team = Team(size)
+        parts = []
+        for rank in range(size):
+            team.rank = rank
+            part = team.share(10)
+            parts += list(range(10))[part]
+        assert parts == list(range(10))
+
+
+def test_shared_tensors_have_their_type_and_shape_and_start_at_zero() -> None:
+    for dtype in (torch.float32, torch.float64, torch.int64, torch.uint8):
+        tensor = shared_zeros((3, 2), dtype)
+        assert tensor.shape == (3, 2)
+        assert tensor.dtype == dtype
+        assert (tensor == 0).all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_processes_add_up_and_see_each_others_memory(size: int) -> None:
+    team = Team(size)
+    seen = shared_zeros((size, 4), torch.float64)
+
+    def work() -> None:
+        for i in range(4):
+            seen[team.rank, i] = team.sum(torch.tensor([10.0**team.rank + i]))[0]
+        team.meet()
+
+    if size > 1:
+        team.start(work)
+    for _ in range(2):
+        seen.zero_()
+        team.meet()
+        work()
+        expected = [sum(10.0**rank + i for rank in range(size)) for i in range(4)]
+        assert seen.tolist() == [expected] * size
+    team.close()
+
+
+def test_closing_ends_the_processes() -> None:
+    team = Team(2)
+    team.start(lambda: None)
+    (pid,) = team._pids.values()
+    team.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def meet_often(team: Team) -> None:
+    for _ in range(3):
+        team.meet()
+
+
+def test_a_process_that_is_killed_is_named() -> None:
+    team = Team(2)
+    team.start(team.meet)
+    (pid,) = team._pids.values()
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"update process 1 \(of 2\) was killed by SIGKILL"):
+        meet_often(team)
+    team.close()
+
+
+def test_a_process_that_fails_says_why(capfd: pytest.CaptureFixture[str]) -> None:
+    def work() -> None:
+        raise ArithmeticError("the reason")
+
+    team = Team(2)
+    team.start(work)
+    with pytest.raises(RuntimeError, match="ended with exit code 1"):
+        meet_often(team)
+    team.close()
+    assert "the reason" in capfd.readouterr().err
+
+
+def test_the_others_go_when_the_first_process_is_killed() -> None:
+    reader, writer = os.pipe()
+    first = os.fork()
+    if first == 0:
+        team = Team(2)
+        team.start(team.meet)
+        os.write(writer, str(*team._pids.values()).encode())
+        while True:
+            team.meet()
+    other = int(os.read(reader, 100))
+    os.kill(first, signal.SIGKILL)
+    os.waitpid(first, 0)
+    for _ in range(1000):
+        if not is_running(other):
+            break
+        time.sleep(0.01)
+    assert not is_running(other)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
