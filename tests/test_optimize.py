@@ -264,9 +264,9 @@ class Spy:
     def __init__(self) -> None:
         self.advantages: list[Tensor] = []
 
-    def __call__(self, log_ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
+    def __call__(self, log_ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor, Metrics]:
         self.advantages.append(advantages)
-        return log_ratio.mean(), {}
+        return log_ratio.mean(), torch.full_like(log_ratio, 1 / len(log_ratio)), {}
 
 
 def test_every_epoch_visits_every_transition_once_in_a_fresh_order() -> None:
@@ -309,8 +309,7 @@ def test_the_entropy_bonus_has_a_gradient_only_where_it_has_a_weight(kind: HeadK
 
     def actor_gradient(entropy_coef: float) -> list[Tensor]:
         config = UpdateConfig(entropy_coef=entropy_coef)
-        loss, metrics = total_loss(policy, batch, ppo_loss(PPOConfig()), config)
-        assert metrics["entropy"].requires_grad == (entropy_coef > 0)
+        loss, _ = total_loss(policy, batch, ppo_loss(PPOConfig()), config)
         return list(torch.autograd.grad(loss, actor))
 
     assert all((gradient == 0).all() for gradient in actor_gradient(0.0))

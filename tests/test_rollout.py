@@ -54,13 +54,13 @@ def log_ratios(policy: Policy, rollout: Rollout, size: int = 7) -> Tensor:
     )
     seen: list[Tensor] = []
 
-    def spy(log_ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
+    def spy(log_ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor, Metrics]:
         seen.append(log_ratio.detach())
-        return log_ratio.mean(), {}
+        return log_ratio.mean(), torch.zeros_like(log_ratio), {}
 
     order = torch.randperm(len(flat.value), generator=torch.Generator().manual_seed(0))
     for rows in torch.split(order, size):
-        total_loss(policy, flat.select(rows), spy, UpdateConfig(normalize_advantages=False))
+        total_loss(policy, flat.select(rows), spy, UpdateConfig())
     return torch.cat(seen)
 
 

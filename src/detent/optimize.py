@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -162,21 +163,30 @@ class FirstOrder:
         self.optimizer.learning_rate = self._learning_rate.item()
         return descend(self.optimizer, self._shared, self._differentiate, self._config, generator, self._order)
 
+    @torch.no_grad()
     def _differentiate(self, minibatch: Batch, weight: float) -> Metrics:
-        """The networks' passes written out; autograd does head and losses, with the networks' outputs for leaves."""
-        state, head = minibatch.observation["state"], self._policy.head
-        with torch.no_grad():
-            outputs, value = self._actor.forward(state), self._critic.forward(state)
-        leaves = [outputs.requires_grad_(), value.requires_grad_(), *head.parameters()]
-        loss, metrics = loss_of(head, head(outputs), value.squeeze(-1), minibatch, self._policy_loss, self._config)
-        for_outputs, for_value, *for_head = torch.autograd.grad(weight * loss, leaves)
-        with torch.no_grad():
-            self._actor.backward(for_outputs)
-            self._critic.backward(for_value)
-            for parameter, gradient in zip(head.parameters(), for_head, strict=True):
-                assert parameter.grad is not None
-                parameter.grad.copy_(gradient)
+        """What autograd would make of `total_loss`, by the passes and closed forms of networks, head and losses."""
+        state, head, config = minibatch.observation["state"], self._policy.head, self._config
+        outputs, value = self._actor.forward(state), self._critic.forward(state).squeeze(-1)
+        params = head(outputs)
+        losses, metrics = measure(head, params, value, minibatch, self._policy_loss, config)
+        gradient = head.log_prob_backward(outputs, params, minibatch.choice, weight * losses.for_log_ratio)
+        if config.entropy_coef > 0:
+            gradient += self._entropy_backward(outputs, -weight * config.entropy_coef)
+        self._actor.backward(gradient)
+        self._critic.backward((weight * config.value_coef * losses.for_value).unsqueeze(-1))
         return metrics
+
+    @torch.enable_grad()
+    def _entropy_backward(self, outputs: Tensor, weight: float) -> Tensor:
+        """Gradient of the mean entropy in the network's outputs; that in the head's parameters is added to theirs."""
+        head, leaf = self._policy.head, outputs.detach().requires_grad_()
+        entropy = weight * head.entropy(head(leaf)).sum(-1).mean()
+        gradient, *own = torch.autograd.grad(entropy, [leaf, *head.parameters()], materialize_grads=True)
+        for parameter, own_gradient in zip(head.parameters(), own, strict=True):
+            assert parameter.grad is not None
+            parameter.grad.add_(own_gradient)
+        return gradient
 
     def state(self) -> dict[str, Tensor]:
         return self.optimizer.state()
@@ -257,30 +267,41 @@ def _names(metrics: Metrics) -> list[str]:
     ]
 
 
+@dataclass(frozen=True)
+class Losses:
+    """Of one minibatch."""
+
+    surrogate: Tensor
+    for_log_ratio: Tensor
+    """`[B]`, the surrogate's gradient in the log-ratio."""
+    critic: Tensor
+    for_value: Tensor
+    """`[B]`, the critic's gradient in the value."""
+    entropy: Tensor
+
+
+def measure(
+    head: Head, params: Tensor, value: Tensor, minibatch: Batch, policy_loss: PolicyLoss, config: UpdateConfig
+) -> tuple[Losses, Metrics]:
+    """The parts of the loss from what the networks gave, and what there is to report."""
+    log_ratio = head.log_prob(params, minibatch.choice) - minibatch.log_prob
+    joint = log_ratio.sum(-1)
+    surrogate, for_log_ratio, metrics = policy_loss(joint, minibatch.advantages)
+    critic, for_value = value_loss(value, minibatch.value, minibatch.returns, config.value_clip)
+    entropy = head.entropy(params).sum(-1).mean()
+    metrics |= {"policy_loss": surrogate, "value_loss": critic, "entropy": entropy, "kl": sampled_kl(joint)}
+    if config.diagnostics:
+        metrics |= {"kl_by_dimension": sampled_kl(log_ratio), **head.statistics(params)}
+    return Losses(surrogate, for_log_ratio, critic, for_value, entropy), metrics
+
+
 def total_loss(
     policy: Policy, minibatch: Batch, policy_loss: PolicyLoss, config: UpdateConfig
 ) -> tuple[Tensor, Metrics]:
-    """What one minibatch step descends on, and what it measured; advantages are taken as they are."""
+    """What one minibatch step descends on, for autograd; advantages are taken as they are."""
     params, value = policy.params(minibatch.observation), policy.value(minibatch.observation)
-    return loss_of(policy.head, params, value, minibatch, policy_loss, config)
-
-
-def loss_of(
-    head: Head, params: Tensor, value: Tensor, minibatch: Batch, policy_loss: PolicyLoss, config: UpdateConfig
-) -> tuple[Tensor, Metrics]:
-    """`total_loss` from what the networks gave."""
-    log_ratio = head.log_prob(params, minibatch.choice) - minibatch.log_prob
-    joint_log_ratio = log_ratio.sum(-1)
-    surrogate, metrics = policy_loss(joint_log_ratio, minibatch.advantages)
-    critic = value_loss(value, minibatch.value, minibatch.returns, config.value_clip)
-    with torch.set_grad_enabled(config.entropy_coef > 0):
-        entropy = head.entropy(params).sum(-1).mean()
-    loss = surrogate + config.value_coef * critic
-    if config.entropy_coef > 0:
-        loss = loss - config.entropy_coef * entropy
-    metrics |= {"policy_loss": surrogate, "value_loss": critic, "entropy": entropy, "kl": sampled_kl(joint_log_ratio)}
-    if config.diagnostics:
-        metrics |= {"kl_by_dimension": sampled_kl(log_ratio), **head.statistics(params)}
+    losses, metrics = measure(policy.head, params, value, minibatch, policy_loss, config)
+    loss = losses.surrogate + config.value_coef * losses.critic - config.entropy_coef * losses.entropy
     return loss, metrics
 
 

@@ -115,14 +115,11 @@ class TrustRegion:
         critic = descend(self.critic, batch, self._differentiate_critic, self._update, generator)
         return metrics | {"critic_grad_norm": critic.pop("grad_norm"), **critic}
 
+    @torch.no_grad()
     def _differentiate_critic(self, minibatch: Batch, weight: float) -> Metrics:
-        with torch.no_grad():
-            value = self._critic_passes.forward(minibatch.observation["state"])
-        value.requires_grad_()
-        loss = value_loss(value.squeeze(-1), minibatch.value, minibatch.returns, self._update.value_clip)
-        (gradient,) = torch.autograd.grad(weight * loss, value)
-        with torch.no_grad():
-            self._critic_passes.backward(gradient)
+        value = self._critic_passes.forward(minibatch.observation["state"]).squeeze(-1)
+        loss, gradient = value_loss(value, minibatch.value, minibatch.returns, self._update.value_clip)
+        self._critic_passes.backward((weight * gradient).unsqueeze(-1))
         return {"value_loss": loss}
 
     def _step(self, batch: Batch, advantages: Tensor) -> dict[str, float]:

@@ -28,9 +28,11 @@ def test_loss_and_gradient_on_either_side_of_the_clip(
     ratio: float, advantage: float, surrogate: float, derivative: float
 ) -> None:
     log_ratio = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
-    loss, metrics = ppo_loss(PPOConfig(clip=0.2))(log_ratio, torch.tensor([advantage], dtype=torch.float64))
+    advantages = torch.tensor([advantage], dtype=torch.float64)
+    loss, closed_form, metrics = ppo_loss(PPOConfig(clip=0.2))(log_ratio, advantages)
     assert loss.item() == pytest.approx(-surrogate, rel=1e-12)
     (gradient,) = torch.autograd.grad(loss, log_ratio)
+    torch.testing.assert_close(closed_form, gradient, rtol=1e-12, atol=0.0)
     assert gradient.item() == pytest.approx(-derivative, rel=1e-12)
     assert metrics["clip_fraction"].item() == (abs(ratio - 1) > 0.2)
 
@@ -38,11 +40,12 @@ def test_loss_and_gradient_on_either_side_of_the_clip(
 def test_loss_is_the_mean_over_transitions() -> None:
     ratios, advantages, surrogates, derivatives = (np.array(column) for column in zip(*CASES, strict=True))
     log_ratio = torch.from_numpy(np.log(ratios)).requires_grad_()
-    loss, metrics = ppo_loss(PPOConfig(clip=0.2))(log_ratio, torch.from_numpy(advantages))
+    loss, closed_form, metrics = ppo_loss(PPOConfig(clip=0.2))(log_ratio, torch.from_numpy(advantages))
     # -(2.4 - 3 + 1 - 1.6 + 2.2 - 2.2 + 1.8 - 1.8) / 8 = 1.2 / 8
     assert loss.item() == pytest.approx(0.15, rel=1e-12)
     assert loss.item() == pytest.approx(-surrogates.mean(), rel=1e-12)
     (gradient,) = torch.autograd.grad(loss, log_ratio)
+    torch.testing.assert_close(closed_form, gradient, rtol=1e-12, atol=0.0)
     np.testing.assert_allclose(gradient, -derivatives / 8, rtol=1e-12)
     assert metrics["clip_fraction"].item() == 0.5
     assert not metrics["clip_fraction"].requires_grad
@@ -51,13 +54,14 @@ def test_loss_is_the_mean_over_transitions() -> None:
 def test_at_ratio_1_the_gradient_is_the_policy_gradient() -> None:
     advantages = torch.tensor([3.0, -1.0, 0.5], dtype=torch.float64)
     log_ratio = torch.zeros(3, dtype=torch.float64, requires_grad=True)
-    loss, metrics = ppo_loss(PPOConfig())(log_ratio, advantages)
+    loss, closed_form, metrics = ppo_loss(PPOConfig())(log_ratio, advantages)
     (gradient,) = torch.autograd.grad(loss, log_ratio)
+    torch.testing.assert_close(closed_form, gradient, rtol=1e-12, atol=0.0)
     np.testing.assert_allclose(gradient, -advantages / 3, rtol=1e-12)
     assert metrics["clip_fraction"].item() == 0
 
 
 def test_the_configured_clip_is_used() -> None:
     loss = make_policy_loss(Config(ppo=PPOConfig(clip=0.05)))
-    value, _ = loss(torch.tensor([0.5], dtype=torch.float64), torch.tensor([1.0], dtype=torch.float64))
+    value, _, _ = loss(torch.tensor([0.5], dtype=torch.float64), torch.tensor([1.0], dtype=torch.float64))
     assert value.item() == pytest.approx(-1.05, rel=1e-12)

@@ -23,9 +23,11 @@ from detent.objectives import make_policy_loss, spo_loss
 )
 def test_loss_and_gradient_by_hand(ratio: float, advantage: float, objective: float, derivative: float) -> None:
     log_ratio = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
-    loss, metrics = spo_loss(SPOConfig(epsilon=0.2))(log_ratio, torch.tensor([advantage], dtype=torch.float64))
+    advantages = torch.tensor([advantage], dtype=torch.float64)
+    loss, closed_form, metrics = spo_loss(SPOConfig(epsilon=0.2))(log_ratio, advantages)
     assert loss.item() == pytest.approx(-objective, rel=1e-12)
     (gradient,) = torch.autograd.grad(loss, log_ratio)
+    torch.testing.assert_close(closed_form, gradient, rtol=1e-9, atol=1e-12)
     assert gradient.item() == pytest.approx(-derivative, rel=1e-9, abs=1e-12)
     assert metrics["clip_fraction"].item() == (abs(ratio - 1) > 0.2 + 1e-9)
 
@@ -41,7 +43,7 @@ def test_gradient_ascent_on_one_state_finds_ratio_1_plus_epsilon_sign_of_advanta
     optimizer = torch.optim.SGD([logits], lr=0.05 / abs(advantage))
     for _ in range(1000):
         log_ratio = logits.log_softmax(-1)[choice] - old
-        loss, _ = loss_of(log_ratio[None], torch.tensor([advantage], dtype=torch.float64))
+        loss, _, _ = loss_of(log_ratio[None], torch.tensor([advantage], dtype=torch.float64))
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         optimizer.step()
@@ -52,14 +54,15 @@ def test_gradient_ascent_on_one_state_finds_ratio_1_plus_epsilon_sign_of_advanta
 @pytest.mark.parametrize("log_ratio", [-1e4, 89.0, 1e4])
 def test_a_wild_ratio_overflows_neither_loss_nor_gradient(log_ratio: float) -> None:
     wild = torch.tensor([log_ratio, 0.0], requires_grad=True)
-    loss, _ = spo_loss(SPOConfig())(wild, torch.tensor([1.0, -1.0]))
+    loss, closed_form, _ = spo_loss(SPOConfig())(wild, torch.tensor([1.0, -1.0]))
     (gradient,) = torch.autograd.grad(loss, wild)
+    torch.testing.assert_close(closed_form, gradient)
     assert loss.isfinite()
     assert gradient.isfinite().all()
 
 
 def test_the_configured_epsilon_is_used() -> None:
-    loss, _ = make_policy_loss(Config(algo="spo", spo=SPOConfig(epsilon=0.5)))(
+    loss, _, _ = make_policy_loss(Config(algo="spo", spo=SPOConfig(epsilon=0.5)))(
         torch.tensor([math.log(2.0)], dtype=torch.float64), torch.tensor([1.0], dtype=torch.float64)
     )
     # 2 - 1 / (2 x 0.5)

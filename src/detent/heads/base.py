@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Generator, Tensor, nn
 
 
@@ -32,6 +33,21 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def log_prob(self, params: Tensor, choice: Tensor) -> Tensor:
         """Log-probability (or log-density) of each dimension's choice `[B, m]`."""
+
+    def log_prob_backward(self, outputs: Tensor, params: Tensor, choice: Tensor, weights: Tensor) -> Tensor:
+        """Gradient of sum(weights * log_prob) in the network's `outputs` `[B, num_outputs]`, whose `params` are given.
+
+        `weights` is `[B]`; the gradient in the head's own parameters is written to their `grad`. A closed form is
+        faster than this.
+        """
+        with torch.enable_grad():
+            leaf = outputs.detach().requires_grad_()
+            total = (weights[:, None] * self.log_prob(self(leaf), choice)).sum()
+        gradient, *own = torch.autograd.grad(total, [leaf, *self.parameters()])
+        for parameter, own_gradient in zip(self.parameters(), own, strict=True):
+            assert parameter.grad is not None
+            parameter.grad.copy_(own_gradient)
+        return gradient
 
     @abstractmethod
     def entropy(self, params: Tensor) -> Tensor:

@@ -39,6 +39,13 @@ class CategoricalHead(Head):
     def log_prob(self, params: Tensor, choice: Tensor) -> Tensor:
         return params.gather(-1, choice.long().unsqueeze(-1)).squeeze(-1)
 
+    def log_prob_backward(self, outputs: Tensor, params: Tensor, choice: Tensor, weights: Tensor) -> Tensor:
+        # The gradient of a weighted cross-entropy: w (onehot - p).
+        weights = weights[:, None, None]
+        gradient = params.exp().mul_(-weights)
+        index = choice.long().unsqueeze(-1)
+        return gradient.scatter_add_(-1, index, weights.expand_as(index)).flatten(start_dim=1)
+
     def entropy(self, params: Tensor) -> Tensor:
         return -(params.exp() * params).sum(-1)
 

@@ -84,3 +84,13 @@ class GaussianHead(DiagonalGaussian):
         if self._squash:
             mean = (self.high + self.low) / 2 + (self.high - self.low) / 2 * mean.tanh()
         return torch.stack([mean, log_std], dim=-1)
+
+    def log_prob_backward(self, outputs: Tensor, params: Tensor, choice: Tensor, weights: Tensor) -> Tensor:
+        if self._squash or self.log_std is None:
+            return super().log_prob_backward(outputs, params, choice, weights)
+        # The gradient of a weighted squared error: w z / sigma in the mean, w (z^2 - 1) in log sigma.
+        weights, precision = weights[:, None], (-self.log_std).exp()
+        z = (choice - params[..., 0]) * precision
+        weighted = weights * z
+        torch.sum(weighted * z - weights, 0, out=self.log_std.grad)
+        return weighted * precision

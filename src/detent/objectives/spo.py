@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from detent.config import SPOConfig
@@ -14,10 +15,14 @@ MAX_LOG_RATIO = 20.0
 def spo_loss(config: SPOConfig) -> PolicyLoss:
     """The loss -E[r A - |A| (r - 1)^2 / (2 eps)], least where r = 1 + eps sign(A)."""
 
-    def loss(log_ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
+    def loss(log_ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor, Metrics]:
         ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-        penalty = advantages.abs() / (2 * config.epsilon) * (ratio - 1).square()
-        outside = ((ratio.detach() - 1).abs() > config.epsilon).float().mean()
-        return (penalty - ratio * advantages).mean(), {"clip_fraction": outside}
+        weight = advantages.abs() / config.epsilon
+        mean = (0.5 * weight * (ratio - 1).square() - ratio * advantages).mean()
+        with torch.no_grad():
+            slope = ratio * (weight * (ratio - 1) - advantages) / len(ratio)
+            gradient = torch.where(log_ratio.abs() <= MAX_LOG_RATIO, slope, 0.0)
+            outside = ((ratio - 1).abs() > config.epsilon).float().mean()
+        return mean, gradient, {"clip_fraction": outside}
 
     return loss

@@ -6,10 +6,17 @@ import torch
 from torch import Tensor
 
 
-def value_loss(value: Tensor, old_value: Tensor, target: Tensor, clip: float) -> Tensor:
-    """Half the mean squared error; with `clip`, the worse of it and of a prediction moved by at most `clip`."""
-    error = (value - target).square()
+def value_loss(value: Tensor, old_value: Tensor, target: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+    """Half the mean squared error, and its gradient in `value` `[B]`.
+
+    With `clip`, the worse of it and of the error of a prediction moved by at most `clip`.
+    """
+    error = value - target
+    square, slope = error.square(), error.detach()
     if clip > 0:
-        moved = old_value + (value - old_value).clamp(-clip, clip)
-        error = torch.maximum(error, (moved - target).square())
-    return 0.5 * error.mean()
+        change = value - old_value
+        moved_square = (old_value + change.clamp(-clip, clip) - target).square()
+        # Where the worse error is that of a prediction the clip holds back, a change of the value changes nothing.
+        slope = torch.where((change.abs() <= clip) | (square >= moved_square), slope, 0.0)
+        square = torch.maximum(square, moved_square)
+    return 0.5 * square.mean(), slope / len(value)
