@@ -125,20 +125,24 @@ def _fill_values(
 
 
 def require_finite(rollout: Rollout) -> None:
-    """Stop with the environment named where an observation or reward is NaN or infinite."""
-    for key, tensor in rollout.observation.items():
-        require_finite_rows(tensor, f"observation '{key}'")
-    require_finite_rows(rollout.reward, "reward")
+    """Stop with the environment named where an observation or reward is NaN or infinite; one scalar read otherwise."""
     # Observations that no action was chosen on show in the critic's value of them.
-    used = rollout.truncated.to(rollout.final_value.device) & ~rollout.terminated.to(rollout.final_value.device)
-    require_finite_rows(torch.where(used, rollout.final_value, 0.0), "final observation (or value of it)")
+    device = rollout.value.device
+    used = rollout.truncated.to(device) & ~rollout.terminated.to(device)
+    parts = {
+        f"observation '{key}'": tensor for key, tensor in rollout.observation.items() if tensor.is_floating_point()
+    }
+    parts["reward"] = rollout.reward.to(device)
+    parts["final observation (or value of it)"] = torch.where(used, rollout.final_value, 0.0)
+    if torch.stack([tensor.sum() for tensor in parts.values()] + [rollout.last_value.sum()]).isfinite().all():
+        return
+    for what, tensor in parts.items():
+        require_finite_rows(tensor, what)
     require_finite_rows(rollout.last_value[None], "observation (or value of it)", "after the rollout")
 
 
 def require_finite_rows(tensor: Tensor, what: str, where: str = "of the rollout") -> None:
     """Stop where `tensor` `[T, N, ...]` is NaN or infinite, with the environment named."""
-    if not tensor.is_floating_point() or tensor.sum().isfinite():
-        return
     bad = (~tensor.isfinite()).flatten(start_dim=1).view(len(tensor), tensor.shape[1], -1).any(-1)
     if bad.any():
         t, env = (int(i) for i in bad.nonzero()[0])
