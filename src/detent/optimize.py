@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import torch
@@ -114,10 +115,9 @@ def descend(
     while epochs < config.epochs:
         epochs += 1
         order = torch.randperm(size, generator=generator, device=batch.advantages.device)
-        shuffled = batch.select(order)
         sums: Tensor | None = None
-        for start in range(0, size, minibatch_size):
-            value, metrics = loss(shuffled.select(slice(start, start + minibatch_size)))
+        for minibatch in batch.minibatches(order, minibatch_size):
+            value, metrics = loss(minibatch)
             metrics["grad_norm"] = optimizer.step(value, spread)
             row = torch.cat([measured.detach().reshape(-1) for measured in metrics.values()])
             sums = row if sums is None else sums.add_(row)
@@ -148,6 +148,7 @@ def total_loss(
     policy: Policy, minibatch: Batch, policy_loss: PolicyLoss, config: UpdateConfig
 ) -> tuple[Tensor, Metrics]:
     """What one minibatch step descends on, and what it measured."""
+    minibatch = replace(minibatch, observation=policy.encode(minibatch.observation))
     params = policy.params(minibatch.observation)
     log_ratio = policy.head.log_prob(params, minibatch.choice) - minibatch.log_prob
     advantages = minibatch.advantages

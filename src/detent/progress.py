@@ -61,7 +61,9 @@ def evaluation_line(row: Row) -> str:
     for play in ("stochastic", "deterministic"):
         result = row[play]
         score = "" if result["score"] is None else f" (score {result['score']:.2f})"
-        success = f", success {result['success']:.2f}" if "success" in result else ""
+        success = ""
+        if "success_once" in result:
+            success = f", success {result['success_once']:.2f} (at end {result['success_at_end']:.2f})"
         parts.append(f"{play} {result['return']:.1f} ± {result['std']:.1f}{score}{success}")
     if row["paper_score"] is not None:
         parts.append(f"paper {row['paper_score']:.2f}")

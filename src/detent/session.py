@@ -106,12 +106,12 @@ def resolve(config: Config) -> Config:
     """`config` with everything automatic made definite for this machine; what cannot be trained is refused here."""
     validate(config)
     check_names(config)
-    backend = choose_backend(config.task, config.env)
-    spec = probe(config.task, config.env)
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     require_device(device)
+    backend = choose_backend(config.task, config.env, device)
+    spec = probe(config.task, config.env)
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("tensorboard is not installed: pip install tensorboard")
     episode = spec.max_episode_steps or 1000

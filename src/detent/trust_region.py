@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator, Tensor, nn
@@ -40,12 +40,16 @@ def conjugate_gradient(product: Callable[[Tensor], Tensor], target: Tensor, iter
 
 
 class ActorFunction(nn.Module):
-    """The actor as a function of its parameters, which form one flat vector `[P]`."""
+    """The actor as a function of its parameters, which form one flat vector `[P]`.
+
+    An encoder that it shares with the critic is part of it: the trust region holds only if nothing else moves it.
+    """
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
         self.policy = policy
-        named = [*policy.head.named_parameters("policy.head"), *policy.actor.named_parameters("policy.actor")]
+        parts = ("head", "actor", "encoder")
+        named = [pair for part in parts for pair in getattr(policy, part).named_parameters(f"policy.{part}")]
         self._names = [name for name, _ in named]
         self._parameters_in_order = [parameter for _, parameter in named]
         self.flat, self.gradient = flatten(self._parameters_in_order)
@@ -100,7 +104,9 @@ class TrustRegion:
         self._policy, self._config, self._update = policy, config.trpo, config.update
         self.actor = ActorFunction(policy)
         self.critic = FlatAdam(policy.critic, config.update)
-        self._spread = GradientSpread(self.actor.gradient) if config.update.diagnostics else None
+        # The actor's own parameters come first, those of a shared encoder after them.
+        self._watched = self.actor.gradient[: policy.num_actor_parameters]
+        self._spread = GradientSpread(self._watched) if config.update.diagnostics else None
 
     def update(self, batch: Batch, learning_rate: float, generator: Generator) -> dict[str, float]:
         # Gradients of random minibatches tell of its variance; rows of one time lie side by side in the batch.
@@ -108,8 +114,16 @@ class TrustRegion:
         advantages = normalized_advantages(batch.advantages) if self._update.normalize_advantages else batch.advantages
         metrics = self._step(batch, advantages)
         self.critic.set_learning_rate(learning_rate)
-        critic = descend(self.critic, batch, self._critic_loss, self._update, generator)
+        critic = descend(self.critic, self._encoded(batch), self._critic_loss, self._update, generator)
         return metrics | {"critic_grad_norm": critic.pop("grad_norm"), **critic}
+
+    @torch.no_grad()
+    def _encoded(self, batch: Batch) -> Batch:
+        """The batch as the critic sees it after the step: through a shared encoder that it cannot move."""
+        if not self._policy.encoder.has_images:
+            return batch
+        pieces = [self._policy.encode(chunk.observation) for chunk, _ in self._chunks(batch, batch.advantages)]
+        return replace(batch, observation={key: torch.cat([piece[key] for piece in pieces]) for key in pieces[0]})
 
     def _critic_loss(self, minibatch: Batch) -> tuple[Tensor, Metrics]:
         loss = critic_loss(self._policy, minibatch, self._update)
@@ -155,7 +169,7 @@ class TrustRegion:
                 surrogate += gain.detach() * size / len(batch)
             total.add_(self.actor.gradient, alpha=size / len(batch))
             if self._spread is not None:
-                self._spread.add(self.actor.gradient, torch.linalg.vector_norm(self.actor.gradient))
+                self._spread.add(self._watched, torch.linalg.vector_norm(self._watched))
         if self._spread is not None:
             self._spread.end_epoch()
         return total, surrogate.item()

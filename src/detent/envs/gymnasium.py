@@ -38,7 +38,8 @@ def find_task(task: str) -> Registration:
     if name not in gymnasium.registry:
         raise ConfigError(
             f"Gymnasium knows no environment '{name}'; {nearest(name, gymnasium.registry)} "
-            "(an environment of your own is named package.module:EnvId-v0)"
+            "(an environment of your own is named package.module:EnvId-v0, a ManiSkill task that `detent list tasks` "
+            "does not have takes --env.backend physx_cpu or physx_cuda)"
         )
     return gymnasium.registry[name]
 
@@ -104,9 +105,9 @@ class _Seat(gymnasium.Wrapper[NDArray[np.float32], Any, Any, Any]):
             state, reward = self._state(raw), float(reward)
         self._total_reward += reward
         self._length += 1
-        for key in ("success", "is_success"):
-            if key in info:
-                self._success = max(self._success or 0.0, float(info[key]))
+        now = next((float(info[key]) for key in ("success", "is_success") if key in info), None)
+        if now is not None:
+            self._success = max(self._success or 0.0, now)
         if not (terminated or truncated):
             return state, reward, False, False, {}
         scalars = {
@@ -114,7 +115,9 @@ class _Seat(gymnasium.Wrapper[NDArray[np.float32], Any, Any, Any]):
             for key, value in info.items()
             if isinstance(value, bool | int | float | np.number | np.bool_) and key not in ("success", "is_success")
         }
-        episode = Episode(self._index, self._total_reward, self._length, self._success, scalars)
+        # Where success is reported only while it lasts, silence means none.
+        at_end = None if self._success is None else now or 0.0
+        episode = Episode(self._index, self._total_reward, self._length, self._success, scalars, at_end)
         return state, reward, bool(terminated), bool(truncated), {"episode": episode}
 
     def _state(self, raw: Any) -> NDArray[np.float32]:

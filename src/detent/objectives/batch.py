@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -24,6 +25,15 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.advantages)
+
+    def minibatches(self, order: Tensor, size: int) -> Iterator[Batch]:
+        """The batch in the order of the indices `order` `[B]`, `size` transitions at a time."""
+        if "rgb" in self.observation:
+            # A second copy of all images would double the memory of an update.
+            yield from (self.select(order[start : start + size]) for start in range(0, len(self), size))
+        else:
+            shuffled = self.select(order)
+            yield from (shuffled.select(slice(start, start + size)) for start in range(0, len(self), size))
 
     def select(self, index: Tensor | slice) -> Batch:
         return Batch(
