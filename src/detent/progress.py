@@ -49,8 +49,11 @@ def describe(config: Config) -> str:
         plan = (
             f"{config.steps:,} steps, rounded up to {config.total_steps:,} (whole iterations of {config.batch_size:,})"
         )
+    scale = "" if config.scale == "auto" else f" at {config.scale} scale"
+    seen = "" if config.env.obs == "state" else f" from {config.env.obs}"
     return (
-        f"{config.task} · {config.variant} · {config.algo} · preset {config.preset} · seed {config.seed} · {plan} · "
+        f"{config.task}{seen} · {config.variant} · {config.algo} · preset {config.preset}{scale} · "
+        f"seed {config.seed} · {plan} · "
         f"{config.env.num_envs} environments ({config.env.backend}) · {config.threads} threads · {config.device}"
     )
 

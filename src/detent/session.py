@@ -159,7 +159,7 @@ def _run(trainer: Trainer, log: RunLog) -> Result:
         raise
     finally:
         trainer.reporter.close()
-        trainer.envs.close()
+        trainer.close()
         log.close()
     return result
 

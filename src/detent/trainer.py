@@ -14,7 +14,7 @@ import torch
 
 from detent import checkpoint
 from detent.config import Config, ConfigError
-from detent.envs import make_envs, make_eval_envs
+from detent.envs import VectorEnv, make_envs, make_eval_envs
 from detent.evaluate import evaluate, success_rates
 from detent.normalize import RewardScaler
 from detent.objectives import Batch, make_policy_loss
@@ -55,6 +55,7 @@ class Trainer:
         self.device = torch.device(config.device)
         self.envs = make_envs(config.task, config.env, config.env.num_envs, config.threads)
         self.spec = self.envs.spec
+        self._eval_envs: VectorEnv | None = None
         self.policy = Policy(self.spec, config).to(self.device)
         self.rule = make_update_rule(self.policy, config)
         self.reward_scaler = RewardScaler(config.env.num_envs, config.advantage.gamma, config.normalize.clip).to(
@@ -194,14 +195,14 @@ class Trainer:
         config = self.config
         row: Row = {"step": self.step, "iteration": self.iteration}
         started = time.perf_counter()
-        envs = make_eval_envs(config.task, config.env, min(config.eval.num_envs, config.eval.episodes), config.threads)
-        try:
-            for play in ("stochastic", "deterministic"):
-                seed = derive(config.seed, "eval", self.iteration, play)
-                played = evaluate(self.policy, envs, config.eval.episodes, seed, play == "deterministic")
-                row[play] = played.summary(config.task)
-        finally:
-            envs.close()
+        if self._eval_envs is None:
+            # Kept from one evaluation to the next: worker processes with a renderer take long to start.
+            num_envs = min(config.eval.num_envs, config.eval.episodes)
+            self._eval_envs = make_eval_envs(config.task, config.env, num_envs, config.threads)
+        for play in ("stochastic", "deterministic"):
+            seed = derive(config.seed, "eval", self.iteration, play)
+            played = evaluate(self.policy, self._eval_envs, config.eval.episodes, seed, play == "deterministic")
+            row[play] = played.summary(config.task)
         row["paper_score"] = paper_score(
             config.algo, paper_task(config.task, config.env.obs), config.variant, self.step
         )
@@ -240,6 +241,11 @@ class Trainer:
         self.iteration = state.iteration
         if state.best_step is not None and state.best_score is not None:
             self.best = (state.best_step, state.best_score)
+
+    def close(self) -> None:
+        self.envs.close()
+        if self._eval_envs is not None:
+            self._eval_envs.close()
 
     def start_from(self, run: Path) -> None:
         """Take the best policy of another run, to fine-tune it."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from detent.config import ConfigError, EnvConfig
 from detent.envs.base import Episode, Step, VectorEnv
 from detent.presets import MANISKILL_BACKENDS, is_maniskill
 from detent.spaces import EnvSpec, Observation
+
+if TYPE_CHECKING:
+    import gymnasium
 
 __all__ = ["Episode", "Observation", "Step", "VectorEnv", "choose_backend", "make_envs", "make_eval_envs", "probe"]
 
@@ -85,6 +88,17 @@ def make_envs(task: str, config: EnvConfig, num_envs: int, threads: int) -> Vect
     from detent.envs.gymnasium import GymnasiumEnvs
 
     return GymnasiumEnvs(task, num_envs, config)
+
+
+def make_for_film(task: str, config: EnvConfig) -> gymnasium.Env[Any, Any]:
+    """One environment that renders pictures."""
+    if is_maniskill(task, config.backend):
+        from detent.envs.maniskill import make_single
+
+        return make_single(task, config)
+    from detent.envs.gymnasium import make_single as make_gymnasium
+
+    return make_gymnasium(task, config.kwargs, render_mode="rgb_array")
 
 
 def probe(task: str, config: EnvConfig) -> EnvSpec:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -185,9 +186,9 @@ class _Seat:
         raw, _ = self._env.reset(seed=int(self._seeds.integers(2**31)), options=options)
         return _arrays(raw)
 
-    def step(self, action: NDArray[np.float32]) -> Moment:
+    def step(self, action: NDArray[np.float64]) -> Moment:
         maker = self._maker
-        raw, raw_reward, raw_terminated, _, info = self._env.step(action)
+        raw, raw_reward, raw_terminated, _, info = self._env.step(action.astype(np.float32))
         observation, reward = _arrays(raw), float(raw_reward)
         self._total_reward += reward
         self._length += 1
@@ -227,8 +228,7 @@ class ManiSkillPool:
         self.spec = probe(task, config)
         self.num_envs = num_envs
         self._task, self._workers = task, workers
-        self._low = np.asarray(self.spec.action.low, np.float32)
-        self._high = np.asarray(self.spec.action.high, np.float32)
+        self._low, self._high = np.asarray(self.spec.action.low), np.asarray(self.spec.action.high)
         self._makers = [_SeatMaker(task, config, i, self.spec.max_episode_steps) for i in range(num_envs)]
         self._pool: Pool | None = None
 
@@ -240,12 +240,24 @@ class ManiSkillPool:
     def step(self, action: Tensor) -> Step:
         if self._pool is None:
             raise RuntimeError("reset(seed) makes the environments; call it before step()")
-        return self._pool.step(np.clip(action.detach().cpu().numpy(), self._low, self._high))
+        return self._pool.step(np.clip(action.detach().cpu().numpy().astype(np.float64), self._low, self._high))
 
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
             self._pool = None
+
+
+def make_single(task: str, config: EnvConfig) -> gymnasium.Env[Any, Any]:
+    """One environment with Gymnasium's interface and ManiSkill's own camera; it plays to the time limit."""
+    env = make_base(task, config, render_mode="rgb_array")
+    from mani_skill.utils.registration import TimeLimitWrapper
+    from mani_skill.utils.wrappers.gymnasium import CPUGymWrapper
+
+    limited = TimeLimitWrapper(env, _time_limit(task, config))
+    single: gymnasium.Env[Any, Any] = CPUGymWrapper(limited, ignore_terminations=True)
+    single.metadata = {**single.metadata, "render_fps": env.unwrapped.control_freq}
+    return single
 
 
 class ManiSkillBatch:

@@ -30,7 +30,7 @@ class Seat(Protocol):
         """Make the environment anew from `seed`; the first observation."""
         ...
 
-    def step(self, action: NDArray[np.float32]) -> Moment: ...
+    def step(self, action: NDArray[np.float64]) -> Moment: ...
 
     def close(self) -> None: ...
 
@@ -73,7 +73,7 @@ class _Field:
 def _lay_out(spec: EnvSpec, num_envs: int) -> tuple[dict[str, _Field], int]:
     """The fields of the shared block and its size in bytes."""
     shapes: dict[str, tuple[tuple[int, ...], str]] = {
-        "action": ((spec.action.size,), "float32"),
+        "action": ((spec.action.size,), "float64"),
         "reward": ((), "float32"),
         "terminated": ((), "bool"),
         "truncated": ((), "bool"),
@@ -175,7 +175,7 @@ class Pool:
         self._ask("reset", list(seeds))
         return self._observation("observation")
 
-    def step(self, action: NDArray[np.float32]) -> Step:
+    def step(self, action: NDArray[np.float64]) -> Step:
         self._views["action"][:] = action
         episodes = self._ask("step", None)
         ended = bool((self._views["terminated"] | self._views["truncated"]).any())
