@@ -79,7 +79,7 @@ def test_tasks_of_a_family_have_the_same_keys() -> None:
 def test_success_is_not_normalized_and_images_have_scores_of_their_own() -> None:
     assert normalized("PickCube-v1", 1.0) is None
     state, images = (paper_task("PickCube-v1", obs) for obs in ("state", "rgb+state"))
-    # From the figure: rn-d solves PickCube from the state long before it does from images.
-    assert paper_score("ppo", state, "rn-d", 50_000_000) == pytest.approx(1.0, abs=0.05)
-    assert paper_score("ppo", images, "rn-d", 50_000_000) != paper_score("ppo", state, "rn-d", 50_000_000)
+    # From the figure, at a twentieth of the budget.
+    assert paper_score("ppo", state, "rn-d", 2_500_000) == pytest.approx(0.52, abs=0.02)
+    assert paper_score("ppo", images, "rn-d", 2_500_000) == pytest.approx(0.20, abs=0.02)
     assert paper_score("ppo", paper_task("PickCube-v1", "rgb"), "rn-d", 50_000_000) is None, "the paper has no such run"

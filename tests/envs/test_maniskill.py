@@ -38,6 +38,7 @@ STATE_TASKS = {
     "RollBall-v1": (44, 8, 80),
     "StackCube-v1": (48, 8, 50),
 }
+COMMAND_LINE = "import sys; from detent.cli import main; sys.exit(main())"
 TINY = {
     "env.num_envs": 2,
     "rollout_steps": 8,
@@ -300,8 +301,7 @@ def test_missing_assets_are_named_with_the_command_that_downloads_them(tmp_path:
     environment = {**os.environ, "MS_ASSET_DIR": str(tmp_path / "assets")}
     # Its standard input stays open: a question would wait for an answer until the time is up.
     process = subprocess.Popen(
-        [sys.executable, "-c", "import sys; from detent.cli import main; sys.exit(main())"]
-        + ["train", "PickSingleYCB-v1", "--out", str(tmp_path / "run")],
+        [sys.executable, "-c", COMMAND_LINE, "train", "PickSingleYCB-v1", "--out", str(tmp_path / "run")],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
