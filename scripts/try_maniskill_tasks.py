@@ -41,9 +41,9 @@ def try_task(task: str, obs: str, steps: int) -> str:
     shapes = ", ".join(f"{key} {list(shape)}" for key, (shape, _) in spec.observation.parts.items())
     return (
         f"{task:20} {shapes}; {spec.action.size} actions; {len(rows)} iterations; entropy {rows[0]['entropy']:.2f} to "
-        f"{rows[-1]['entropy']:.2f}; value loss {rows[0]['value_loss']:.4f} to {rows[-1]['value_loss']:.4f}; evaluation of "
-        f"{played['length']:.0f} steps, return {played['return']:.2f}, success once {played['success_once']:.2f}; "
-        f"{time.perf_counter() - started:.0f} s"
+        f"{rows[-1]['entropy']:.2f}; value loss {rows[0]['value_loss']:.4f} to {rows[-1]['value_loss']:.4f}; "
+        f"evaluation of {played['length']:.0f} steps, return {played['return']:.2f}, "
+        f"success once {played['success_once']:.2f}; {time.perf_counter() - started:.0f} s"
     )
 
 
