@@ -5,7 +5,7 @@ INSTALLED := $(VENV)/.installed
 # One thread for each test process; more only get in each other's way.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8
 
-.PHONY: help venv demo test test-all lint types format clean
+.PHONY: help venv maniskill demo test test-all lint types format clean
 
 help:
 	@echo "make demo      train RN-D for about three minutes; leaves a learning curve and a video"
@@ -13,6 +13,7 @@ help:
 	@echo "make lint      ruff: rules and formatting"
 	@echo "make types     mypy, strict"
 	@echo "make format    let ruff repair what it can"
+	@echo "make maniskill install ManiSkill into $(VENV), and on Debian (as root) the Vulkan driver it needs"
 	@echo "make venv      only build $(VENV) (the others do it when needed)"
 	@echo "make clean     remove $(VENV) and everything built"
 
@@ -29,6 +30,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,tensorboard]'
 	@touch $@
+
+maniskill: venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[maniskill]'
+	./scripts/install_vulkan_driver.sh
+	$(BIN)/detent doctor
 
 demo: venv
 	$(BIN)/python examples/demo.py

@@ -147,9 +147,9 @@ def test_bootstrap_interval_of_equal_or_single_values_is_a_point() -> None:
 
 def test_summary_is_the_one_computed_by_hand() -> None:
     episodes = (
-        Episode(0, 1000.0, 500, success=1.0),
-        Episode(0, 2000.0, 700, success=0.0),
-        Episode(1, 3000.0, 900, success=1.0),
+        Episode(0, 1000.0, 500, success=1.0, success_at_end=1.0),
+        Episode(0, 2000.0, 700, success=0.0, success_at_end=0.0),
+        Episode(1, 3000.0, 900, success=1.0, success_at_end=0.0),
     )
     summary = Evaluation(episodes).summary("Hopper-v4")
     assert summary["return"] == 2000.0
@@ -157,7 +157,8 @@ def test_summary_is_the_one_computed_by_hand() -> None:
     assert summary["std"] == pytest.approx(1000.0)
     assert summary["length"] == 700.0
     assert summary["episodes"] == 3
-    assert summary["success"] == pytest.approx(2 / 3)
+    assert summary["success_once"] == pytest.approx(2 / 3)
+    assert summary["success_at_end"] == pytest.approx(1 / 3)
     # Random 18.791, TD3 3226: (2000 - 18.791) / (3226 - 18.791).
     assert summary["score"] == pytest.approx(0.61774, abs=1e-5)
     # The lowest mean of three draws has probability 1/27 > 2.5%, and so has the highest.
@@ -167,4 +168,5 @@ def test_summary_is_the_one_computed_by_hand() -> None:
 def test_summary_of_one_episode_of_an_unknown_task_has_no_spread_and_no_score() -> None:
     summary = Evaluation((Episode(0, 5.0, 10),)).summary(TARGET)
     assert (summary["return"], summary["std"], summary["ci95"], summary["score"]) == (5.0, 0.0, [5.0, 5.0], None)
-    assert "success" not in summary
+    assert "success_once" not in summary
+    assert "success_at_end" not in summary

@@ -43,9 +43,7 @@ class Calls(TorchFunctionMode):
 class Sizes(TorchDispatchMode):
     """Counts operations whose result has a size that only the data tells."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
+    count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += func.__name__.split(".")[0] in ("nonzero", "masked_select", "_local_scalar_dense")

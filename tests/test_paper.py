@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import pytest
 
-from detent.paper import normalized, paper_score
+from detent.paper import normalized, paper_score, paper_task
 
 MEAN = "gym-locomotion (mean of 5)"
 
@@ -64,8 +64,22 @@ def test_random_is_zero_and_td3_is_one() -> None:
     assert normalized("Hopper-v5", 1622.3955) is None
 
 
-def test_each_task_has_the_same_four_keys() -> None:
+def test_tasks_of_a_family_have_the_same_keys() -> None:
     tasks = tomllib.loads((files("detent") / "presets" / "tasks.toml").read_text())
-    assert len(tasks) == 5
+    keys = {
+        "gym": {"family", "description", "random_score", "td3_score"},
+        "maniskill": {"family", "description"},
+    }
+    families = [task["family"] for task in tasks.values()]
+    assert (families.count("gym"), families.count("maniskill")) == (5, 10)
     for task in tasks.values():
-        assert set(task) == {"family", "description", "random_score", "td3_score"}
+        assert set(task) == keys[task["family"]]
+
+
+def test_success_is_not_normalized_and_images_have_scores_of_their_own() -> None:
+    assert normalized("PickCube-v1", 1.0) is None
+    state, images = (paper_task("PickCube-v1", obs) for obs in ("state", "rgb+state"))
+    # From the figure, at a twentieth of the budget.
+    assert paper_score("ppo", state, "rn-d", 2_500_000) == pytest.approx(0.52, abs=0.02)
+    assert paper_score("ppo", images, "rn-d", 2_500_000) == pytest.approx(0.20, abs=0.02)
+    assert paper_score("ppo", paper_task("PickCube-v1", "rgb"), "rn-d", 50_000_000) is None, "the paper has no such run"

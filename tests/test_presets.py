@@ -183,3 +183,131 @@ def test_tables_are_merged_at_every_depth_and_left_as_they_were() -> None:
 def test_every_preset_and_variant_says_what_it_is() -> None:
     for contents in (*map(table, PRESETS), *table("variants").values(), *table("tasks").values()):
         assert contents["description"]
+
+
+# The paper's table, columns "ManiSkill (state)" and "ManiSkill (RGB)".
+MANISKILL_TABLE: dict[str, tuple[Any, Any]] = {
+    "advantage.gae_lambda": (0.9, 0.9),
+    "ppo.clip": (0.2, 0.2),
+    "update.value_coef": (0.5, 0.5),
+    "update.entropy_coef": (0.0, 0.0),
+    "update.max_grad_norm": (0.5, 0.5),
+    "update.epochs": (4, 8),
+    "update.minibatches": (32, 32),
+    "update.normalize_advantages": (True, True),
+    "env.num_envs": (4096, 1024),
+    "steps": (50_000_000, 50_000_000),
+    "update.learning_rate": (3e-4, 3e-4),
+    "update.weight_decay": (1e-5, 1e-5),
+    "critic.width": (256, 512),
+    "critic.activation": ("tanh", "relu"),
+    "critic.depth": (2, 1),
+    # What the table leaves open, from the released code.
+    "update.adam_eps": (1e-5, 1e-5),
+    "update.anneal": (False, False),
+    "update.value_clip": (0.0, 0.0),
+    "update.target_kl": (0.1, 0.1),
+    "advantage.bootstrap_on_termination": (True, True),
+    "normalize.observation": (False, False),
+    "normalize.reward": (False, False),
+}
+MANISKILL_ACTORS: dict[str, dict[str, tuple[Any, Any]]] = {
+    "mlp-c": {"actor.width": (256, 512), "actor.activation": ("tanh", "relu"), "actor.depth": (2, 1)},
+    "rn-d": {"actor.width": (128, 512), "actor.depth": (2, 1)},
+}
+# Rollout length and discount of each task in the released scripts.
+STATE_TASKS = {
+    "PushCube-v1": (4, 0.8),
+    "PickCube-v1": (4, 0.8),
+    "PullCube-v1": (4, 0.8),
+    "PokeCube-v1": (4, 0.8),
+    "LiftPegUpright-v1": (4, 0.8),
+    "PickCubeSO100-v1": (8, 0.8),
+    "PushT-v1": (16, 0.99),
+    "RollBall-v1": (16, 0.95),
+    "PickSingleYCB-v1": (16, 0.8),
+    "StackCube-v1": (50, 0.8),
+}
+IMAGE_TASKS = {
+    "PushCube-v1": (50, 0.8),
+    "PickCube-v1": (16, 0.8),
+    "PokeCube-v1": (16, 0.8),
+    "PushT-v1": (16, 0.99),
+    "StackCube-v1": (50, 0.8),
+}
+
+
+@pytest.mark.parametrize(("obs", "column"), [("state", 0), ("rgb+state", 1)])
+@pytest.mark.parametrize("variant", ["rn-d", "mlp-c"])
+def test_paper_has_every_value_of_the_papers_maniskill_columns(obs: str, column: int, variant: str) -> None:
+    config = configure("PickCube-v1", variant=variant, scale="gpu", overrides={"env.obs": obs})
+    expected = {key: values[column] for key, values in (MANISKILL_TABLE | MANISKILL_ACTORS[variant]).items()}
+    found = settings(config)
+    assert {key: found[key] for key in expected} == expected
+    validate(config)
+
+
+@pytest.mark.parametrize(("obs", "tasks"), [("state", STATE_TASKS), ("rgb+state", IMAGE_TASKS)])
+def test_every_maniskill_task_has_the_rollout_length_and_discount_of_its_script(
+    obs: str, tasks: dict[str, tuple[int, float]]
+) -> None:
+    for task, expected in tasks.items():
+        config = configure(task, scale="gpu", overrides={"env.obs": obs})
+        assert (config.rollout_steps, config.advantage.gamma) == expected
+        small = configure(task, scale="cpu", overrides={"env.obs": obs})
+        assert small.advantage == config.advantage
+        assert small.batch_size <= 1024
+        assert small.actor == config.actor
+        for algo in ("ppo", "spo", "trpo"):
+            for preset in ("paper", "authors"):
+                validate(configure(task, preset=preset, algo=algo, overrides={"env.obs": obs}))
+
+
+def test_authors_maniskill_settings_are_those_of_the_released_code() -> None:
+    state = configure("PickCube-v1", preset="authors", variant="mlp-c", scale="gpu")
+    assert (state.critic.depth, state.actor.width, state.actor.depth, state.update.weight_decay) == (3, 128, 2, 0.0)
+    images = configure("PickCube-v1", preset="authors", variant="mlp-c", scale="gpu", overrides={"env.obs": "rgb"})
+    assert (images.actor.activation, images.critic.activation, images.update.epochs) == ("tanh", "tanh", 4)
+    paper, authors = (configure("PickCube-v1", preset=p, algo="trpo", scale="gpu").advantage for p in PRESETS[:2])
+    assert ((paper.gamma, paper.gae_lambda), (authors.gamma, authors.gae_lambda)) == ((0.99, 0.95), (0.8, 0.9))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "scale"),
+    [
+        ({"env.backend": "physx_cuda"}, "gpu"),
+        ({"env.backend": "physx_cpu"}, "cpu"),
+        ({"device": "cuda:1"}, "gpu"),
+        ({"device": "cpu"}, "cpu"),
+        ({"scale": "gpu", "device": "cpu"}, "gpu"),
+    ],
+)
+def test_the_scale_is_that_of_the_simulator_unless_given(overrides: dict[str, Any], scale: str) -> None:
+    config = configure("PushCube-v1", overrides=overrides)
+    assert config.scale == scale
+    assert config.env.num_envs == {"gpu": 4096, "cpu": 16}[scale]
+
+
+def test_any_maniskill_task_is_configured_by_its_backend() -> None:
+    config = configure("TurnFaucet-v1", overrides={"env.backend": "physx_cuda"})
+    assert (config.env.num_envs, config.rollout_steps, config.advantage.gamma) == (4096, 50, 0.8)
+    assert configure("TurnFaucet-v1").env.num_envs == 16, "by name alone it could be anything"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            {"task": "Ant-v4", "scale": "cpu"},
+            "--scale is cpu; only ManiSkill's tasks have scales, and Ant-v4 is none of them",
+        ),
+        (
+            {"task": "PushCube-v1", "preset": "fast"},
+            "preset 'fast' has no settings for ManiSkill's tasks; use paper or authors",
+        ),
+    ],
+)
+def test_what_a_family_does_not_have_is_refused(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        configure(**arguments)
+    assert str(raised.value) == sentence

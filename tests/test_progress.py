@@ -122,8 +122,8 @@ def test_an_evaluation_is_one_line_with_score_and_the_papers() -> None:
         "eval at 5:  stochastic 900.0 ± 10.3  deterministic 950.0 ± 10.3"
     )
     with_success = evaluation(5, None, None)
-    with_success["stochastic"] = with_success["stochastic"] | {"success": 0.5}
-    assert "stochastic 900.0 ± 10.3, success 0.50  deterministic" in evaluation_line(with_success)
+    with_success["stochastic"] = with_success["stochastic"] | {"success_once": 0.5, "success_at_end": 0.25}
+    assert "stochastic 900.0 ± 10.3, success 0.50 (at end 0.25)  deterministic" in evaluation_line(with_success)
 
 
 def test_brackets_in_names_are_printed_as_they_are(plain: tuple[PlainLines, io.StringIO]) -> None:

@@ -125,9 +125,12 @@ class Chain:
         return gradient
 
 
-def written_out(network: nn.Module) -> Chain:
-    """The passes of a whole network, whose parameters must have a `grad` to write to."""
-    return Chain(passes(network, first=True))
+def written_out(network: nn.Module, input_gradient: bool = False) -> Chain:
+    """The passes of a whole network, whose parameters must have a `grad` to write to.
+
+    Only with `input_gradient` does `backward` return the gradient of the network's input.
+    """
+    return Chain(passes(network, first=not input_gradient))
 
 
 def passes(module: nn.Module, first: bool = False) -> list[Pass]:

@@ -85,7 +85,11 @@ def read_state(path: Path) -> State:
             **content,
             best_score=None if best_score is None else (best_score[0], best_score[1]),
             spec=EnvSpec(
-                ObservationSpec(spec["observation"]["size"], tuple(spec["observation"]["keys"])),
+                ObservationSpec(
+                    spec["observation"]["size"],
+                    tuple(spec["observation"]["keys"]),
+                    tuple(spec["observation"].get("image", ())),
+                ),
                 ActionSpec(tuple(spec["action"]["low"]), tuple(spec["action"]["high"])),
                 spec["max_episode_steps"],
             ),

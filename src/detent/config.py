@@ -76,8 +76,13 @@ _KWARGS_ON_COMMAND_LINE = PrimitiveConstructorSpec(
 class EnvConfig:
     num_envs: Annotated[int, arg(aliases=["--envs"])] = 16
     """Environments stepped side by side."""
-    backend: Literal["auto", "envpool", "gymnasium"] = "auto"
-    """Simulator: `auto` takes EnvPool where it has the task and Gymnasium otherwise."""
+    backend: Literal["auto", "envpool", "gymnasium", "physx_cpu", "physx_cuda"] = "auto"
+    """Simulator: `auto` takes EnvPool where it has the task and Gymnasium otherwise; for ManiSkill's tasks physx_cuda
+    where the run has a GPU and physx_cpu otherwise."""
+    obs: Annotated[Literal["state", "rgb", "rgb+state"], arg(aliases=["--obs"])] = "state"
+    """ManiSkill: what the policy sees: the state vector, camera images, or images with robot and goal beside them."""
+    partial_resets: bool = True
+    """ManiSkill: an episode also ends when the task is solved or has failed; evaluation plays to the time limit."""
     processes: bool = False
     """Gymnasium only: run each environment in a process of its own (for slow environments)."""
     kwargs: Annotated[dict[str, Any], _KWARGS_ON_COMMAND_LINE] = field(default_factory=dict)
@@ -126,6 +131,15 @@ class CriticConfig(NetworkConfig):
 
 
 @dataclass(frozen=True)
+class EncoderConfig:
+    width: int = 256
+    """Images only: features of the convolutional network, and as many of the linear layer for the state beside it."""
+
+    def __post_init__(self) -> None:
+        _require(self.width >= 1, f"encoder.width is {self.width}; it must be at least 1")
+
+
+@dataclass(frozen=True)
 class HeadConfig:
     kind: Literal["categorical", "gaussian", "loss-swap"] = "categorical"
     """Action distribution: one softmax over bins per dimension; a diagonal Gaussian; or (the paper's loss-swap) a
@@ -168,7 +182,8 @@ class AdvantageConfig:
     gae_lambda: float = 0.95
     """Generalized advantage estimation: weight of longer returns."""
     bootstrap_on_termination: bool = False
-    """Bootstrap from the final observation also where an episode terminated (the ManiSkill recipes do)."""
+    """Bootstrap from the final observation also where an episode terminated, as if it had been cut there: the ManiSkill
+    presets do, because solving a task ends the episode and must not cost the rewards that staying would bring."""
 
     def __post_init__(self) -> None:
         _require(0 <= self.gamma <= 1, f"advantage.gamma is {self.gamma}; it must lie in [0, 1]")
@@ -291,13 +306,16 @@ class CheckpointConfig:
 @dataclass(frozen=True)
 class Config:
     task: Positional[str] = ""
-    """Gymnasium id, also `package.module:EnvId-v0` for an environment of your own."""
+    """Gymnasium id, also `package.module:EnvId-v0` for an environment of your own; or a ManiSkill id."""
     preset: str = "paper"
     """Hyper-parameters to start from: paper, authors or fast."""
     variant: str = "rn-d"
     """Actor: rn-d, rn-c, mlp-d, mlp-c, loss-swap, ...; `detent list variants` tells them all."""
     algo: str = "ppo"
     """Update rule: ppo, spo or trpo."""
+    scale: Literal["auto", "cpu", "gpu"] = "auto"
+    """ManiSkill: `gpu` is the paper's thousands of environments, `cpu` few environments with long rollouts; `auto`
+    takes what the machine has."""
     steps: int = 5_000_000
     """Environment steps in all, rounded up to whole iterations."""
     schedule_steps: int = 5_000_000
@@ -315,6 +333,7 @@ class Config:
     tensorboard: bool = False
     """Also write TensorBoard event files."""
     env: EnvConfig = EnvConfig()
+    encoder: EncoderConfig = EncoderConfig()
     actor: ActorConfig = ActorConfig()
     head: HeadConfig = HeadConfig()
     critic: CriticConfig = CriticConfig()
@@ -391,6 +410,10 @@ def validate(config: Config) -> None:
     _require(
         not (config.head.kind == "loss-swap" and config.head.log_std == "state-dependent"),
         "head.log_std is state-dependent; the loss-swap head has one standard deviation per action dimension",
+    )
+    _require(
+        not (config.env.obs == "rgb" and config.normalize.observation),
+        "normalize.observation is for state vectors, and with --obs rgb there is none; leave it out, or use rgb+state",
     )
     try:
         tomli_w.dumps(config.env.kwargs)

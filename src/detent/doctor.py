@@ -18,6 +18,10 @@ from importlib.metadata import PackageNotFoundError, version
 from detent.threads import usable_cores
 from detent.video import GL_PACKAGES, preferred_gl
 
+VULKAN = (
+    "install a Vulkan driver: the package mesa-vulkan-drivers, Mesa 23 or newer, on Debian or Ubuntu "
+    "(`make maniskill` does it), or the GPU vendor's"
+)
 _SECONDS = 120
 _DEPENDENCIES = (
     "numpy",
@@ -63,6 +67,20 @@ frame = env.render()
 assert frame.std() > 0, "the picture is of one colour"
 print(f"rendered {frame.shape[1]} x {frame.shape[0]}")
 """
+_MANISKILL = """
+import sapien
+scene = sapien.Scene([sapien.physx.PhysxCpuSystem(), sapien.render.RenderSystem(sapien.Device("cpu"))])
+scene.set_ambient_light([0.5, 0.5, 0.5])
+scene.add_ground(0)
+camera = scene.add_camera("camera", 64, 48, 1.0, 0.01, 100)
+camera.set_entity_pose(sapien.Pose([0, 0, 1]))
+scene.step()
+scene.update_render()
+camera.take_picture()
+picture = camera.get_picture("Color")
+assert picture[..., :3].std() > 0, "the picture is of one colour"
+print(f"SAPIEN {sapien.__version__} rendered {picture.shape[1]} x {picture.shape[0]}")
+"""
 _TENSORBOARD = """
 import tensorboard
 from torch.utils.tensorboard import SummaryWriter
@@ -82,7 +100,7 @@ class Check:
 def diagnose() -> list[Check]:
     checks = [_python(), *_torch(), Check("cores", True, _cores())]
     checks += [_dependency(name) for name in _DEPENDENCIES]
-    checks += [_gymnasium(), _envpool(), _opengl(), _tensorboard()]
+    checks += [_gymnasium(), _envpool(), _opengl(), _maniskill(), _tensorboard()]
     return checks
 
 
@@ -183,6 +201,17 @@ def _opengl() -> Check:
             return Check("OpenGL", True if name == preferred else None, detail, remedy)
         text = text or found
     return Check("OpenGL", None, text, f"for videos, {GL_PACKAGES}")
+
+
+def _maniskill() -> Check:
+    """Its simulator needs a Vulkan driver whatever the policy sees."""
+    found = _version("mani_skill")
+    if found is None:
+        return Check("ManiSkill", None, "not installed", "for manipulation tasks, pip install 'detent[maniskill]'")
+    works, text = _run(_MANISKILL, {"LP_NUM_THREADS": "0"})
+    if works:
+        return Check("ManiSkill", True, f"{found}, {text}")
+    return Check("ManiSkill", None, f"{found}, SAPIEN cannot render: {text}", f"for manipulation tasks, {VULKAN}")
 
 
 def _tensorboard() -> Check:

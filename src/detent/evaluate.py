@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +30,6 @@ class Evaluation:
         """Mean, spread, a 95% bootstrap interval of the mean, and the TD3-normalized score where the task has one."""
         returns = np.array([episode.total_reward for episode in self.episodes])
         low, high = bootstrap_interval(returns)
-        # Where an environment reports success only when there is one, silence means none.
-        reported = any(episode.success is not None for episode in self.episodes)
-        successes = [episode.success or 0.0 for episode in self.episodes] if reported else []
         out = {
             "return": float(returns.mean()),
             "std": float(returns.std(ddof=1)) if len(returns) > 1 else 0.0,
@@ -40,7 +38,18 @@ class Evaluation:
             "episodes": len(self.episodes),
             "score": normalized(task, float(returns.mean())),
         }
-        return out | ({"success": float(np.mean(successes))} if successes else {})
+        return out | success_rates(self.episodes)
+
+
+def success_rates(episodes: Sequence[Episode]) -> dict[str, float]:
+    """Shares of episodes that succeeded at any time and in their last step; empty where success is never reported."""
+    if all(episode.success is None for episode in episodes):
+        return {}
+    # Where an environment reports success only when there is one, silence means none.
+    return {
+        "success_once": float(np.mean([episode.success or 0.0 for episode in episodes])),
+        "success_at_end": float(np.mean([episode.success_at_end or 0.0 for episode in episodes])),
+    }
 
 
 def bootstrap_interval(values: NDArray[np.float64], resamples: int = 10_000) -> tuple[float, float]:
@@ -62,7 +71,7 @@ def evaluate(policy: Policy, envs: VectorEnv, episodes: int, seed: int, determin
     observation = envs.reset(derive(seed, "eval-envs"))
     running = torch.zeros(envs.num_envs, dtype=torch.long)
     while any(len(done) < share for done, share in zip(played, quota, strict=True)):
-        action = policy(observation["state"].to(policy.device), deterministic, generator)
+        action = policy(observation, deterministic, generator)
         step = envs.step(action)
         observation = step.observation
         running = torch.where((step.terminated | step.truncated).cpu(), 0, running + 1)

@@ -11,6 +11,7 @@ from matplotlib.ticker import EngFormatter
 
 from detent.config import Config
 from detent.paper import normalized, paper_score
+from detent.presets import is_maniskill
 from detent.runlog import read_rows, read_run_config
 
 COLORS = {"rn-d": "#c44e52", "rn-c": "#dd8452", "mlp-d": "#4c72b0", "mlp-c": "#55a868"}
@@ -30,7 +31,7 @@ def draw_learning_curves(runs: Sequence[Path], path: Path) -> None:
         last = max(_draw_run(axes, run, config) for run, config in here.items())
         for variant in sorted({config.variant for config in here.values()}):
             _draw_paper(axes, algo, task, variant, last)
-        axes.set_ylabel("return" if normalized(task, 0.0) is None else "TD3-normalized return")
+        axes.set_ylabel(_measure(task))
 
     _draw_panels(runs, path, draw_panel)
 
@@ -64,6 +65,13 @@ def _draw_panels(runs: Sequence[Path], path: Path, draw_panel: Callable[[Axes, s
     figure.savefig(path, dpi=150)
 
 
+def _measure(task: str) -> str:
+    """What a task is scored by: success rate on ManiSkill, elsewhere the return."""
+    if is_maniskill(task):
+        return "success rate"
+    return "return" if normalized(task, 0.0) is None else "TD3-normalized return"
+
+
 def _color(variant: str) -> str:
     return COLORS.get(variant, OTHER_COLOR)
 
@@ -80,6 +88,11 @@ def _draw_run(axes: Axes, run: Path, config: Config) -> int:
     """One run's curve; the step where it ends."""
     rows = read_rows(run / "evals.jsonl")
     steps = [row["step"] for row in rows]
+    color = _color(config.variant)
+    if is_maniskill(config.task):
+        rates = [row["stochastic"]["success_once"] for row in rows]
+        axes.plot(steps, rates, _style(config), color=color, label=_label(config))
+        return max(steps, default=0)
     means = [row["stochastic"]["return"] for row in rows]
     spreads = [row["stochastic"]["std"] for row in rows]
 
@@ -87,7 +100,6 @@ def _draw_run(axes: Axes, run: Path, config: Config) -> int:
         scaled = normalized(config.task, value)
         return value if scaled is None else scaled
 
-    color = _color(config.variant)
     axes.plot(steps, [score(mean) for mean in means], _style(config), color=color, label=_label(config))
     axes.fill_between(
         steps,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -137,7 +136,8 @@ class FirstOrder:
         self._policy, self._policy_loss, self._config = policy, policy_loss, config
         self._team = Team(max(1, config.processes))
         self.optimizer = FlatAdam(policy, config, policy.num_actor_parameters, self._team)
-        self._actor, self._critic = written_out(policy.actor), written_out(policy.critic)
+        images = policy.encoder.has_images
+        self._actor, self._critic = written_out(policy.actor, images), written_out(policy.critic, images)
         self._shared: Batch | None = None
         self._order = torch.empty(0)
         self._learning_rate = shared_zeros((1,), torch.float64)
@@ -166,15 +166,24 @@ class FirstOrder:
     @torch.no_grad()
     def _differentiate(self, minibatch: Batch, weight: float) -> Metrics:
         """What autograd would make of `total_loss`, by the passes and closed forms of networks, head and losses."""
-        state, head, config = minibatch.observation["state"], self._policy.head, self._config
-        outputs, value = self._actor.forward(state), self._critic.forward(state).squeeze(-1)
+        head, encoder, config = self._policy.head, self._policy.encoder, self._config
+        with torch.set_grad_enabled(encoder.has_images):
+            features = self._policy.features(minibatch.observation)
+        inputs = features.detach()
+        outputs, value = self._actor.forward(inputs), self._critic.forward(inputs).squeeze(-1)
         params = head(outputs)
         losses, metrics = measure(head, params, value, minibatch, self._policy_loss, config)
         gradient = head.log_prob_backward(outputs, params, minibatch.choice, weight * losses.for_log_ratio)
         if config.entropy_coef > 0:
             gradient += self._entropy_backward(outputs, -weight * config.entropy_coef)
-        self._actor.backward(gradient)
-        self._critic.backward((weight * config.value_coef * losses.for_value).unsqueeze(-1))
+        for_actor = self._actor.backward(gradient)
+        for_critic = self._critic.backward((weight * config.value_coef * losses.for_value).unsqueeze(-1))
+        if encoder.has_images:
+            # The convolutions are autograd's.
+            for parameter in encoder.parameters():
+                assert parameter.grad is not None
+                parameter.grad.zero_()
+            torch.autograd.backward(features, for_actor + for_critic)
         return metrics
 
     @torch.enable_grad()
@@ -225,11 +234,9 @@ def descend(
         advantages = batch.advantages[order]
         if config.normalize_advantages:
             advantages = normalized_advantages(advantages)
-        shuffled = batch.select(order[:, mine].flatten())
-        shuffled = dataclasses.replace(shuffled, advantages=advantages[:, mine].flatten())
         sums: Tensor | None = None
-        for start in range(0, config.minibatches * rows, rows):
-            metrics = differentiate(shuffled.select(slice(start, start + rows)), weight)
+        for i, minibatch in enumerate(batch.minibatches(order[:, mine].flatten(), rows)):
+            metrics = differentiate(replace(minibatch, advantages=advantages[i, mine]), weight)
             metrics["grad_norm"] = optimizer.step(spread)
             row = torch.cat([measured.detach().reshape(-1) for measured in metrics.values()])
             sums = row if sums is None else sums.add_(row)
@@ -299,7 +306,8 @@ def total_loss(
     policy: Policy, minibatch: Batch, policy_loss: PolicyLoss, config: UpdateConfig
 ) -> tuple[Tensor, Metrics]:
     """What one minibatch step descends on, for autograd; advantages are taken as they are."""
-    params, value = policy.params(minibatch.observation), policy.value(minibatch.observation)
+    observation = policy.encode(minibatch.observation)
+    params, value = policy.params(observation), policy.value(observation)
     losses, metrics = measure(policy.head, params, value, minibatch, policy_loss, config)
     loss = losses.surrogate + config.value_coef * losses.critic - config.entropy_coef * losses.entropy
     return loss, metrics

@@ -32,6 +32,11 @@ def _curves() -> dict[tuple[str, str, str], _Curve]:
     }
 
 
+def paper_task(task: str, obs: str) -> str:
+    """A task's name in the paper's scores, which has images with the state beside them under names of their own."""
+    return {"state": task, "rgb+state": f"{task} rgb"}.get(obs, "")
+
+
 def paper_score(algorithm: str, task: str, variant: str, steps: int) -> float | None:
     """The paper's score after `steps`, between the two table points around it.
 
@@ -54,8 +59,8 @@ def paper_score(algorithm: str, task: str, variant: str, steps: int) -> float | 
 
 def normalized(task: str, total_reward: float) -> float | None:
     """The TD3-normalized score of an episode's return: 0 is a random policy, 1 is TD3; None for other tasks."""
-    reference = table("tasks").get(task)
-    if reference is None:
+    reference = table("tasks").get(task, {})
+    if "td3_score" not in reference:
         return None
     random_score, td3_score = float(reference["random_score"]), float(reference["td3_score"])
     return (total_reward - random_score) / (td3_score - random_score)

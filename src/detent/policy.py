@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
 from detent.config import Config
 from detent.heads import make_head
-from detent.networks import linear, make_trunk
+from detent.networks import Encoder, linear, make_trunk
 from detent.normalize import ObservationNormalizer
 from detent.spaces import EnvSpec, Observation
 from detent.streams import derive
 
 
 class Policy(nn.Module):
-    """Observation normalizer, actor trunk, head, and a separate critic.
+    """Observation normalizer, actor trunk, head, and a separate critic; for images an encoder that both share.
 
     Training works in two steps, `normalize` once and then `params` or `value`, because statistics are frozen from the
     first step of a rollout to the end of its update. To deploy, call the policy: `action = policy(observation)`.
@@ -29,16 +29,20 @@ class Policy(nn.Module):
         self.spec = spec
         size = spec.observation.size
         with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(config.seed, "init-encoder"))
+            encoder = Encoder(spec.observation, config.encoder)
             torch.manual_seed(derive(config.seed, "init"))
             self.normalizer = ObservationNormalizer(size, config.normalize.clip)
             self.normalizing = config.normalize.observation
             self.head = make_head(spec.action, config.head)
-            trunk = make_trunk(size, config.actor)
+            trunk = make_trunk(encoder.num_features, config.actor)
             self.actor = nn.Sequential(trunk, linear(trunk.num_features, self.head.num_outputs, gain=0.01))
             # A stream of its own, so that the critic starts the same whatever the actor drew before it.
             torch.manual_seed(derive(config.seed, "init-critic"))
-            critic_trunk = make_trunk(size, config.critic)
+            critic_trunk = make_trunk(encoder.num_features, config.critic)
             self.critic = nn.Sequential(critic_trunk, linear(critic_trunk.num_features, 1, gain=1.0))
+            # Registered last: the first parameters are the actor's own.
+            self.encoder = encoder
 
     @property
     def device(self) -> torch.device:
@@ -60,14 +64,25 @@ class Policy(nn.Module):
         if self.normalizing:
             self.normalizer.merge(observation["state"].flatten(end_dim=-2))
 
+    def encode(self, normalized: Observation) -> Observation:
+        """Images as the features that actor and critic share, to be computed once for both; a state as it is."""
+        return {"features": self.encoder(normalized)} if self.encoder.has_images else normalized
+
+    def features(self, normalized: Observation) -> Tensor:
+        """What actor and critic take, of normalized, maybe encoded, observations."""
+        if "features" in normalized:
+            return normalized["features"]
+        features: Tensor = self.encoder(normalized)
+        return features
+
     def params(self, normalized: Observation) -> Tensor:
-        """Action-distribution parameters `[B, m, P]`."""
-        params: Tensor = self.head(self.actor(normalized["state"]))
+        """Action-distribution parameters `[B, m, P]` of normalized, maybe encoded, observations."""
+        params: Tensor = self.head(self.actor(self.features(normalized)))
         return params
 
     def value(self, normalized: Observation) -> Tensor:
-        """State values `[B]`."""
-        value: Tensor = self.critic(normalized["state"])
+        """State values `[B]` of normalized, maybe encoded, observations."""
+        value: Tensor = self.critic(self.features(normalized))
         return value.squeeze(-1)
 
     @torch.no_grad()
@@ -81,21 +96,42 @@ class Policy(nn.Module):
     def forward(self, observation: Any, deterministic: bool = True, generator: Generator | None = None) -> Any:
         """The action for a raw observation, single or batched, as the environment gives it.
 
-        Takes what the environment's observation space describes (a vector, or a Dict of vectors) as NumPy arrays, and
-        gives a NumPy array; or a tensor `[..., n]`, and gives a tensor. The most probable action, or a sampled one.
+        Takes what the environment's observation space describes (a vector, or a Dict of vectors; a Dict of `rgb` and
+        `state` where there are images) as NumPy arrays, and gives a NumPy array; or the same as tensors, and gives a
+        tensor. The most probable action, or a sampled one.
         """
-        state = observation if isinstance(observation, Tensor) else self._state(observation)
-        if state.shape[-1:] != (self.spec.observation.size,):
-            raise ValueError(
-                f"the observation has shape {tuple(state.shape)}; this policy takes vectors of length "
-                f"{self.spec.observation.size}, single or batched"
-            )
-        params = self.params(self.normalize({"state": state.to(self.normalizer.shift)}))
+        tensors = self._tensors(observation)
+        for key, (shape, _) in self.spec.observation.parts.items():
+            found = tuple(tensors[key].shape) if key in tensors else None
+            if found is None or found[len(found) - len(shape) :] != shape:
+                raise ValueError(
+                    f"the observation {'has shape ' + str(found) if key in tensors else f'lacks {key!r}'}; this policy "
+                    f"takes {'vectors of length ' + str(shape[0]) if key == 'state' else f'images {shape}'}, "
+                    "single or batched"
+                )
+        params = self.params(self.normalize(tensors))
         choice = self.head.mode(params) if deterministic else self.head.sample(params, generator)
         action = self.head.to_action(choice)
-        return action if isinstance(observation, Tensor) else action.numpy(force=True)
+        as_tensor = any(isinstance(value, Tensor) for value in _values(observation))
+        return action if as_tensor else action.numpy(force=True)
 
-    def _state(self, observation: Any) -> Tensor:
-        array: NDArray[np.float32] = self.spec.observation.state(observation)
-        # A copy: torch refuses negative strides and warns of read-only arrays.
-        return torch.from_numpy(array.copy()).to(self.device)
+    def _tensors(self, observation: Any) -> Observation:
+        """An observation by the policy's keys, on its device."""
+        spec = self.spec.observation
+        if isinstance(observation, Tensor):
+            parts: Mapping[str, Any] = {"state": observation}
+        elif spec.image or (isinstance(observation, Mapping) and isinstance(observation.get("state"), Tensor)):
+            parts = {key: observation[key] for key in spec.parts if key in observation}
+        else:
+            parts = {"state": spec.state(observation)}
+        # Copies of arrays: torch refuses negative strides and warns of read-only ones.
+        tensors = {
+            key: value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
+            for key, value in parts.items()
+        }
+        dtype = self.normalizer.shift.dtype
+        return {key: value.to(self.device, dtype if key == "state" else None) for key, value in tensors.items()}
+
+
+def _values(observation: Any) -> Any:
+    return observation.values() if isinstance(observation, Mapping) else (observation,)

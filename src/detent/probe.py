@@ -138,9 +138,8 @@ def probe(
         if config.normalize.reward:
             reward = scaler.scale(reward)
         batch = make_batch(policy, rollout, reward, config.advantage)
-        shuffled = batch.select(torch.randperm(len(batch), generator=generator, device=policy.device))
-        for start in range(0, len(batch), size):
-            minibatch = shuffled.select(slice(start, start + size))
+        order = torch.randperm(len(batch), generator=generator, device=policy.device)
+        for minibatch in batch.minibatches(order, size):
             gradient, metrics = policy_gradient(policy, minibatch, config.update.normalize_advantages)
             jackknife.add(gradient)
             for name, value in metrics.items():

@@ -49,8 +49,11 @@ def describe(config: Config) -> str:
         plan = (
             f"{config.steps:,} steps, rounded up to {config.total_steps:,} (whole iterations of {config.batch_size:,})"
         )
+    scale = "" if config.scale == "auto" else f" at {config.scale} scale"
+    seen = "" if config.env.obs == "state" else f" from {config.env.obs}"
     return (
-        f"{config.task} · {config.variant} · {config.algo} · preset {config.preset} · seed {config.seed} · {plan} · "
+        f"{config.task}{seen} · {config.variant} · {config.algo} · preset {config.preset}{scale} · "
+        f"seed {config.seed} · {plan} · "
         f"{config.env.num_envs} environments ({config.env.backend}) · {config.threads} threads · {config.device}"
     )
 
@@ -61,7 +64,9 @@ def evaluation_line(row: Row) -> str:
     for play in ("stochastic", "deterministic"):
         result = row[play]
         score = "" if result["score"] is None else f" (score {result['score']:.2f})"
-        success = f", success {result['success']:.2f}" if "success" in result else ""
+        success = ""
+        if "success_once" in result:
+            success = f", success {result['success_once']:.2f} (at end {result['success_at_end']:.2f})"
         parts.append(f"{play} {result['return']:.1f} ± {result['std']:.1f}{score}{success}")
     if row["paper_score"] is not None:
         parts.append(f"paper {row['paper_score']:.2f}")

@@ -11,6 +11,9 @@ from torch import Generator, Tensor
 from detent.envs import Episode, Observation, VectorEnv
 from detent.policy import Policy
 
+IMAGES_AT_ONCE = 512
+"""Images that go through the encoder together while values are computed."""
+
 
 class NonFiniteError(RuntimeError):
     """An environment or an update gave NaN or infinity."""
@@ -56,6 +59,7 @@ def allocate(policy: Policy, first: Observation, steps: int) -> Rollout:
     """Empty buffers for `steps` steps of the environments that gave the observation `first` `[N, ...]`."""
     on_device = to_device(first, policy.device)
     choice, log_prob, _ = policy.act(on_device)
+    simulator = next(iter(first.values())).device
     shape = (steps, len(choice))
     return Rollout(
         observation={key: value.new_zeros((steps, *value.shape)) for key, value in on_device.items()},
@@ -64,9 +68,9 @@ def allocate(policy: Policy, first: Observation, steps: int) -> Rollout:
         value=log_prob.new_zeros(shape),
         final_value=log_prob.new_zeros(shape),
         last_value=log_prob.new_zeros(shape[1:]),
-        reward=torch.zeros(shape, device=first["state"].device),
-        terminated=torch.zeros(shape, device=first["state"].device, dtype=torch.bool),
-        truncated=torch.zeros(shape, device=first["state"].device, dtype=torch.bool),
+        reward=torch.zeros(shape, device=simulator),
+        terminated=torch.zeros(shape, device=simulator, dtype=torch.bool),
+        truncated=torch.zeros(shape, device=simulator, dtype=torch.bool),
     )
 
 
@@ -114,14 +118,22 @@ def _fill_values(
 ) -> None:
     """The critic's part, in two large batches instead of one small one per step."""
     flat = {key: value.flatten(end_dim=1) for key, value in rollout.observation.items()}
-    rollout.value.copy_(policy.value(policy.normalize(flat)).view_as(rollout.value))
+    rollout.value.copy_(_values(policy, flat).view_as(rollout.value))
     rollout.last_value.copy_(policy.value(policy.normalize(to_device(last, policy.device))))
     rollout.final_value.zero_()
     if finals:
         joined = to_device({key: torch.cat([final[key] for _, _, final in finals]) for key in last}, policy.device)
-        values = policy.value(policy.normalize(joined)).split([len(final["state"]) for _, _, final in finals])
+        values = _values(policy, joined).split([int(ended.sum()) for _, ended, _ in finals])
         for (t, ended, _), value in zip(finals, values, strict=True):
             rollout.final_value[t, ended] = value
+
+
+def _values(policy: Policy, observation: Observation) -> Tensor:
+    """Values `[B]` of raw observations; images go through in pieces, which bounds the memory of their features."""
+    if "rgb" not in observation:
+        return policy.value(policy.normalize(observation))
+    pieces = zip(*(value.split(IMAGES_AT_ONCE) for value in observation.values()), strict=True)
+    return torch.cat([policy.value(policy.normalize(dict(zip(observation, piece, strict=True)))) for piece in pieces])
 
 
 def require_finite(rollout: Rollout) -> None:

@@ -18,6 +18,7 @@ from detent.envs import choose_backend, probe
 from detent.presets import check_names
 from detent.progress import Reporter, Silent
 from detent.runlog import RunLog, read_rows
+from detent.spaces import EnvSpec
 from detent.threads import usable_cores, warn_if_too_late
 from detent.trainer import Hook, Result, Trainer
 
@@ -106,12 +107,12 @@ def resolve(config: Config) -> Config:
     """`config` with everything automatic made definite for this machine; what cannot be trained is refused here."""
     validate(config)
     check_names(config)
-    backend = choose_backend(config.task, config.env)
-    spec = probe(config.task, config.env)
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     require_device(device)
+    backend = choose_backend(config.task, config.env, device)
+    spec = probe(config.task, config.env)
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("tensorboard is not installed: pip install tensorboard")
     episode = spec.max_episode_steps or 1000
@@ -121,7 +122,7 @@ def resolve(config: Config) -> Config:
         config,
         device=device,
         threads=threads,
-        update=dataclasses.replace(config.update, processes=update_processes(config, device, threads)),
+        update=dataclasses.replace(config.update, processes=update_processes(config, spec, device, threads)),
         env=dataclasses.replace(config.env, backend=backend),
         eval=dataclasses.replace(config.eval, interval=config.eval.interval or twentieth),
         checkpoint=dataclasses.replace(
@@ -135,7 +136,7 @@ LEAST_ROWS = 32
 """Rows of a minibatch that are worth a process of their own."""
 
 
-def update_processes(config: Config, device: str, threads: int) -> int:
+def update_processes(config: Config, spec: EnvSpec, device: str, threads: int) -> int:
     """How many processes share each minibatch."""
     asked, rows = config.update.processes, config.batch_size // config.update.minibatches
     impossible = None
@@ -143,6 +144,8 @@ def update_processes(config: Config, device: str, threads: int) -> int:
         impossible = "trpo updates in one process"
     elif device != "cpu":
         impossible = f"device {device} updates in one process"
+    elif spec.observation.image:
+        impossible = "images are updated on in one process, which keeps one copy of them"
     elif not team.supported():
         impossible = "this system cannot share memory with forked processes"
     elif asked > rows:

@@ -16,17 +16,26 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Observation: TypeAlias = "dict[str, Tensor]"
-"""Batched observations by key; `state` is float32 `[N, n]`."""
+"""Batched observations by key; `state` is float32 `[N, n]`, `rgb` is uint8 `[N, height, width, channels]`."""
 
 
 @dataclass(frozen=True)
 class ObservationSpec:
-    """The observation as the policy sees it, `{"state": [n]}`, and how to get it from what the environment gives."""
+    """The observation as the policy sees it, `{"state": [n], "rgb": [height, width, channels]}` or one of the two, and
+    how to get it from what the environment gives."""
 
     size: int
-    """Length of the state vector."""
+    """Length of the state vector; 0 where there are images only."""
     keys: tuple[str, ...] = ()
     """Keys of a Dict observation whose vectors are concatenated in this order; empty for a plain vector."""
+    image: tuple[int, ...] = ()
+    """Height, width and channels of `rgb` (three for each camera); empty where there are no images."""
+
+    @property
+    def parts(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape and type of one observation, by key."""
+        state: dict[str, tuple[tuple[int, ...], str]] = {"state": ((self.size,), "float32")} if self.size else {}
+        return state | ({"rgb": (self.image, "uint8")} if self.image else {})
 
     def state(self, raw: Any) -> NDArray[np.float32]:
         """A raw observation, single or batched (`[..., k]` per vector), as float32 `[..., n]`."""
@@ -37,6 +46,10 @@ class ObservationSpec:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should be told of the translation."""
+        if self.image:
+            height, width, channels = self.image
+            beside = f"and {self.size} numbers" if self.size else "alone, without the state vector (rgb+state has both)"
+            return (f"The policy sees {height} x {width} images of {channels // 3} camera(s) {beside}.",)
         if not self.keys:
             return ()
         return (f"Dict observation: {', '.join(self.keys)} concatenated in this order into {self.size} numbers.",)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable
@@ -15,12 +14,12 @@ import torch
 
 from detent import checkpoint
 from detent.config import Config, ConfigError
-from detent.envs import make_envs
-from detent.evaluate import evaluate
+from detent.envs import VectorEnv, make_envs, make_eval_envs
+from detent.evaluate import evaluate, success_rates
 from detent.normalize import RewardScaler
 from detent.objectives import Batch, make_policy_loss
 from detent.optimize import FirstOrder
-from detent.paper import normalized, paper_score
+from detent.paper import normalized, paper_score, paper_task
 from detent.policy import Policy
 from detent.prepare import make_batch
 from detent.progress import Reporter
@@ -56,6 +55,7 @@ class Trainer:
         self.device = torch.device(config.device)
         self.envs = make_envs(config.task, config.env, config.env.num_envs, config.threads)
         self.spec = self.envs.spec
+        self._eval_envs: VectorEnv | None = None
         self.policy = Policy(self.spec, config).to(self.device)
         self.rule = make_update_rule(self.policy, config)
         self.reward_scaler = RewardScaler(config.env.num_envs, config.advantage.gamma, config.normalize.clip).to(
@@ -159,9 +159,7 @@ class Trainer:
             row["return"] = mean(episode.total_reward for episode in rollout.episodes)
             row["length"] = mean(episode.length for episode in rollout.episodes)
             row["score"] = normalized(self.config.task, row["return"])
-        if any(episode.success is not None for episode in rollout.episodes):
-            row["success"] = mean(episode.success or 0.0 for episode in rollout.episodes)
-        return row
+        return row | success_rates(rollout.episodes)
 
     def _warm_up(self) -> None:
         """Start the observation statistics with counted random-action steps."""
@@ -197,21 +195,22 @@ class Trainer:
         config = self.config
         row: Row = {"step": self.step, "iteration": self.iteration}
         started = time.perf_counter()
-        env_config = dataclasses.replace(config.env, processes=False)
-        envs = make_envs(config.task, env_config, min(config.eval.num_envs, config.eval.episodes), config.threads)
-        try:
-            for play in ("stochastic", "deterministic"):
-                seed = derive(config.seed, "eval", self.iteration, play)
-                played = evaluate(self.policy, envs, config.eval.episodes, seed, play == "deterministic")
-                row[play] = played.summary(config.task)
-        finally:
-            envs.close()
-        row["paper_score"] = paper_score(config.algo, config.task, config.variant, self.step)
+        if self._eval_envs is None:
+            # Kept from one evaluation to the next: worker processes with a renderer take long to start.
+            num_envs = min(config.eval.num_envs, config.eval.episodes)
+            self._eval_envs = make_eval_envs(config.task, config.env, num_envs, config.threads)
+        for play in ("stochastic", "deterministic"):
+            seed = derive(config.seed, "eval", self.iteration, play)
+            played = evaluate(self.policy, self._eval_envs, config.eval.episodes, seed, play == "deterministic")
+            row[play] = played.summary(config.task)
+        row["paper_score"] = paper_score(
+            config.algo, paper_task(config.task, config.env.obs), config.variant, self.step
+        )
         row["time/seconds"] = time.perf_counter() - started
         log.append("evals", row)
         self.last_evaluation = row
         self.reporter.evaluation(row)
-        return row["stochastic"].get("success", 0.0), row["stochastic"]["return"]
+        return row["stochastic"].get("success_once", 0.0), row["stochastic"]["return"]
 
     def _improves(self, score: checkpoint.Score) -> bool:
         """Whether this is the best policy so far; from now on it is."""
@@ -246,12 +245,16 @@ class Trainer:
     def close(self) -> None:
         """Give back environments and processes."""
         self.envs.close()
+        if self._eval_envs is not None:
+            self._eval_envs.close()
         self.rule.close()
 
     def start_from(self, run: Path) -> None:
         """Take the best policy of another run, to fine-tune it."""
         policy, state, config = checkpoint.load_policy(run)
-        parts = {name: (getattr(config, name), getattr(self.config, name)) for name in ("actor", "head", "critic")}
+        parts = {
+            name: (getattr(config, name), getattr(self.config, name)) for name in ("encoder", "actor", "head", "critic")
+        }
         parts |= {"normalize.observation": (config.normalize.observation, self.config.normalize.observation)}
         parts |= {"normalize.clip": (config.normalize.clip, self.config.normalize.clip)}
         parts |= {"observation": (state.spec.observation, self.spec.observation)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator, Tensor, nn
@@ -42,12 +42,16 @@ def conjugate_gradient(product: Callable[[Tensor], Tensor], target: Tensor, iter
 
 
 class ActorFunction(nn.Module):
-    """The actor as a function of its parameters, which form one flat vector `[P]`."""
+    """The actor as a function of its parameters, which form one flat vector `[P]`.
+
+    An encoder that it shares with the critic is part of it: the trust region holds only if nothing else moves it.
+    """
 
     def __init__(self, policy: Policy) -> None:
         super().__init__()
         self.policy = policy
-        named = [*policy.head.named_parameters("policy.head"), *policy.actor.named_parameters("policy.actor")]
+        parts = ("head", "actor", "encoder")
+        named = [pair for part in parts for pair in getattr(policy, part).named_parameters(f"policy.{part}")]
         self._names = [name for name, _ in named]
         self._parameters_in_order = [parameter for _, parameter in named]
         self.flat = torch.cat([parameter.detach().flatten() for parameter in self._parameters_in_order])
@@ -105,6 +109,8 @@ class TrustRegion:
         self.actor = ActorFunction(policy)
         self.critic = FlatAdam(policy.critic, config.update)
         self._critic_passes = written_out(policy.critic)
+        # The actor's own parameters come first, those of a shared encoder after them.
+        self._watched = self.actor.gradient[: policy.num_actor_parameters]
 
     def update(self, batch: Batch, learning_rate: float, generator: Generator) -> dict[str, float]:
         # Gradients of random minibatches tell of its variance; rows of one time lie side by side in the batch.
@@ -112,20 +118,27 @@ class TrustRegion:
         advantages = normalized_advantages(batch.advantages) if self._update.normalize_advantages else batch.advantages
         metrics = self._step(batch, advantages)
         self.critic.learning_rate = learning_rate
-        critic = descend(self.critic, batch, self._differentiate_critic, self._update, generator)
+        critic = descend(self.critic, self._encoded(batch), self._differentiate_critic, self._update, generator)
         return metrics | {"critic_grad_norm": critic.pop("grad_norm"), **critic}
 
     @torch.no_grad()
+    def _encoded(self, batch: Batch) -> Batch:
+        """The batch as the critic sees it after the step: through a shared encoder that it cannot move."""
+        if not self._policy.encoder.has_images:
+            return batch
+        pieces = [self._policy.encode(chunk.observation) for chunk, _ in self._chunks(batch, batch.advantages)]
+        return replace(batch, observation={key: torch.cat([piece[key] for piece in pieces]) for key in pieces[0]})
+
+    @torch.no_grad()
     def _differentiate_critic(self, minibatch: Batch, weight: float) -> Metrics:
-        value = self._critic_passes.forward(minibatch.observation["state"]).squeeze(-1)
+        value = self._critic_passes.forward(self._policy.features(minibatch.observation)).squeeze(-1)
         loss, gradient = value_loss(value, minibatch.value, minibatch.returns, self._update.value_clip)
         self._critic_passes.backward((weight * gradient).unsqueeze(-1))
         return {"value_loss": loss}
 
     def _step(self, batch: Batch, advantages: Tensor) -> dict[str, float]:
         """Move the actor along the natural gradient; where no length will do, not at all."""
-        watched = self.actor.gradient
-        spread = GradientSpread(watched, len(watched), Team(1)) if self._update.diagnostics else None
+        spread = GradientSpread(self._watched, len(self._watched), Team(1)) if self._update.diagnostics else None
         gradient, surrogate = self.surrogate_gradient(batch, advantages, spread)
         direction, residual = conjugate_gradient(
             lambda vector: self.fisher_product(batch, vector), gradient, self._config.cg_iterations
@@ -164,7 +177,7 @@ class TrustRegion:
                 surrogate += gain.detach() * size / len(batch)
             total.add_(self.actor.gradient, alpha=size / len(batch))
             if spread is not None:
-                spread.add(self.actor.gradient, torch.linalg.vector_norm(self.actor.gradient))
+                spread.add(self._watched, torch.linalg.vector_norm(self._watched))
         if spread is not None:
             spread.end_epoch()
         return total, surrogate.item()

@@ -111,13 +111,13 @@ def record_run(
     import torch
 
     from detent.checkpoint import load_policy
-    from detent.envs.gymnasium import make_single
+    from detent.envs import make_for_film
     from detent.streams import derive
 
     policy, state, config = load_policy(run, checkpoint)
     generator = torch.Generator().manual_seed(derive(seed, "video"))
     return record(
-        lambda: make_single(config.task, config.env.kwargs, render_mode="rgb_array"),
+        lambda: make_for_film(config.task, config.env),
         lambda observation: policy(observation, deterministic=deterministic, generator=generator),
         stem or run / "videos" / f"step-{state.step}",
         episodes=episodes,

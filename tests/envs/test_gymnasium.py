@@ -30,11 +30,11 @@ ROUND = [
 ]
 # Where in the round an environment is that begins with episode 0, 1, 2.
 OFFSET = {0: 0, 1: 3, 2: 5}
-# Return, length, success at any time, info of the last step.
+# Return, length, success at any time, info of the last step, success in it.
 PLAYED = {
-    0: (6.0, 3, 0.0, {"t": 2.0}),
-    1: (30.0, 2, 1.0, {"t": 1.0}),
-    2: (100.0, 1, 0.0, {"t": 0.0}),
+    0: (6.0, 3, 0.0, {"t": 2.0}, 0.0),
+    1: (30.0, 2, 1.0, {"t": 1.0}, 0.0),
+    2: (100.0, 1, 0.0, {"t": 0.0}, 0.0),
 }
 
 

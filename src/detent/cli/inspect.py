@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
@@ -40,9 +40,9 @@ class Eval:
         import torch
 
         from detent.checkpoint import load_policy
-        from detent.envs import make_envs
+        from detent.envs import make_eval_envs
         from detent.evaluate import evaluate
-        from detent.paper import paper_score
+        from detent.paper import paper_score, paper_task
 
         for name in ("episodes", "envs"):
             if getattr(self, name) < 1:
@@ -52,10 +52,10 @@ class Eval:
         threads = self.threads or usable_cores()
         torch.set_num_threads(threads)
         policy, state, config = load_policy(self.run_directory, self.checkpoint)
-        # What was trained with EnvPool plays in Gymnasium where there is no EnvPool.
-        backend = "auto" if config.env.backend == "envpool" else config.env.backend
-        env_config = replace(config.env, backend=backend)
-        envs = make_envs(config.task, env_config, min(self.envs, self.episodes), threads)
+        # What was trained with EnvPool plays in Gymnasium where there is no EnvPool, and on the CPU what had a GPU.
+        others: dict[str, Literal["auto", "physx_cpu"]] = {"envpool": "auto", "physx_cuda": "physx_cpu"}
+        env_config = replace(config.env, backend=others.get(config.env.backend, config.env.backend))
+        envs = make_eval_envs(config.task, env_config, min(self.envs, self.episodes), threads)
         report: dict[str, Any] = {
             "run": str(self.run_directory),
             "task": config.task,
@@ -68,7 +68,8 @@ class Eval:
                 report[play] = played.summary(config.task)
         finally:
             envs.close()
-        report["paper_score"] = paper_score(config.algo, config.task, config.variant, state.step)
+        task = paper_task(config.task, config.env.obs)
+        report["paper_score"] = paper_score(config.algo, task, config.variant, state.step)
         if self.json:
             print(json.dumps(report))
         else:
@@ -81,20 +82,21 @@ def print_evaluation(report: dict[str, Any]) -> None:
     from rich.table import Table
 
     rows = Table(title=f"{report['task']} · {report['variant']} · step {report['step']:,}", title_justify="left")
-    success = "success" in report["stochastic"]
-    for column in ("actions", "return", "std", "95% interval of the mean", "length", "success" if success else "score"):
+    success = "success_once" in report["stochastic"]
+    last = ("success once", "at end") if success else ("score",)
+    for column in ("actions", "return", "std", "95% interval of the mean", "length", *last):
         rows.add_column(column, justify="left" if column == "actions" else "right")
     for play, shown in (("stochastic", "sampled"), ("deterministic", "most probable")):
         result = report[play]
         low, high = result["ci95"]
-        score = result.get("success", result["score"])
+        scores = (result["success_once"], result["success_at_end"]) if success else (result["score"],)
         rows.add_row(
             shown,
             f"{result['return']:.1f}",
             f"{result['std']:.1f}",
             f"[{low:.1f}, {high:.1f}]",
             f"{result['length']:.0f}",
-            "-" if score is None else f"{score:.3f}",
+            *("-" if score is None else f"{score:.3f}" for score in scores),
         )
     console = Console()
     console.print(rows)

@@ -12,11 +12,11 @@ from tyro.conf import arg
 
 from detent.cli.parsing import parse
 from detent.config import Config, ConfigError, override, read_toml, to_dict
-from detent.presets import configure
+from detent.presets import configure, merged
 from detent.runlog import read_run_config
 
 STOPPED = 3
-_NAMES = ("task", "preset", "variant", "algo")
+_NAMES = ("task", "preset", "variant", "algo", "scale")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def parse_train(words: list[str]) -> Train:
     if first.exact:
         raise ConfigError("--exact goes with --resume")
     file = read_toml(first.config) if first.config else {}
-    named = override(Config(), {key: file[key] for key in _NAMES if key in file})
+    named = override(Config(), {key: file[key] for key in (*_NAMES, "device", "env") if key in file})
     chosen = parse(Train, words, Train(named)).settings if file else first.settings
     for key in _NAMES[1:]:
         if key in file and getattr(chosen, key) != file[key]:
@@ -73,8 +73,11 @@ def parse_train(words: list[str]) -> Train:
                 f"'{key}' and those settings out of the file"
             )
     names = {key: getattr(chosen, key) for key in _NAMES}
-    layered = configure(**names, overrides={key: value for key, value in file.items() if key not in _NAMES})
-    return parse(Train, words, Train(layered))
+    overrides = merged(
+        {key: value for key, value in file.items() if key not in _NAMES},
+        {"device": chosen.device, "env": {"obs": chosen.env.obs, "backend": chosen.env.backend}},
+    )
+    return parse(Train, words, Train(configure(**names, overrides=overrides)))
 
 
 def _parse_resume(words: list[str], first: Train) -> Train:

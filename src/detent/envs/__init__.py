@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from detent.config import ConfigError, EnvConfig
 from detent.envs.base import Episode, Step, VectorEnv
+from detent.presets import MANISKILL_BACKENDS, is_maniskill
 from detent.spaces import EnvSpec, Observation
 
-__all__ = ["Episode", "Observation", "Step", "VectorEnv", "choose_backend", "make_envs", "probe"]
+if TYPE_CHECKING:
+    import gymnasium
+
+__all__ = ["Episode", "Observation", "Step", "VectorEnv", "choose_backend", "make_envs", "make_eval_envs", "probe"]
+
+Backend = Literal["envpool", "gymnasium", "physx_cpu", "physx_cuda"]
 
 
-def choose_backend(task: str, config: EnvConfig) -> Literal["envpool", "gymnasium"]:
-    """EnvPool where it has the task just as Gymnasium does and nothing asks for Gymnasium."""
+def choose_backend(task: str, config: EnvConfig, device: str = "auto") -> Backend:
+    """EnvPool where it has the task just as Gymnasium does and nothing asks for Gymnasium; for a ManiSkill task the
+    simulator that goes with the device."""
+    if is_maniskill(task, config.backend):
+        return _choose_physx(task, config, device)
+    if config.backend in MANISKILL_BACKENDS:
+        raise ConfigError(f"{task} is no ManiSkill task, and env.backend is {config.backend}; leave it out")
+    if config.obs != "state":
+        raise ConfigError(f"env.obs is {config.obs}; only ManiSkill's tasks have images, and {task} is none of them")
     from detent.envs import envpool
 
     if config.backend == "auto":
@@ -35,9 +49,39 @@ def choose_backend(task: str, config: EnvConfig) -> Literal["envpool", "gymnasiu
     return config.backend
 
 
+def _choose_physx(task: str, config: EnvConfig, device: str) -> Backend:
+    if config.processes:
+        raise ConfigError("env.processes is for Gymnasium only; ManiSkill always simulates in processes of its own")
+    if config.backend == "auto":
+        import torch
+
+        with_gpu = torch.cuda.is_available() if device == "auto" else device.startswith("cuda")
+        return "physx_cuda" if with_gpu else "physx_cpu"
+    if config.backend not in MANISKILL_BACKENDS:
+        raise ConfigError(
+            f"{task} is a ManiSkill task, and env.backend is {config.backend}; valid: auto, "
+            f"{', '.join(MANISKILL_BACKENDS)}"
+        )
+    return config.backend
+
+
+def make_eval_envs(task: str, config: EnvConfig, num_envs: int, threads: int) -> VectorEnv:
+    """Environments to evaluate in: in as few processes as the simulator allows, every episode played to its end."""
+    return make_envs(task, replace(config, processes=False, partial_resets=False), num_envs, threads)
+
+
 def make_envs(task: str, config: EnvConfig, num_envs: int, threads: int) -> VectorEnv:
     """`num_envs` environments (an evaluation may want another number than `config` has); `reset(seed)` starts them."""
-    if choose_backend(task, config) == "envpool":
+    backend = choose_backend(task, config)
+    if backend == "physx_cpu":
+        from detent.envs.maniskill import ManiSkillPool
+
+        return ManiSkillPool(task, num_envs, config, threads)
+    if backend == "physx_cuda":
+        from detent.envs.maniskill import ManiSkillBatch
+
+        return ManiSkillBatch(task, num_envs, config)
+    if backend == "envpool":
         from detent.envs.envpool import EnvPoolEnvs
 
         return EnvPoolEnvs(task, num_envs, config, threads)
@@ -46,8 +90,23 @@ def make_envs(task: str, config: EnvConfig, num_envs: int, threads: int) -> Vect
     return GymnasiumEnvs(task, num_envs, config)
 
 
+def make_for_film(task: str, config: EnvConfig) -> gymnasium.Env[Any, Any]:
+    """One environment that renders pictures."""
+    if is_maniskill(task, config.backend):
+        from detent.envs.maniskill import make_single
+
+        return make_single(task, config)
+    from detent.envs.gymnasium import make_single as make_gymnasium
+
+    return make_gymnasium(task, config.kwargs, render_mode="rgb_array")
+
+
 def probe(task: str, config: EnvConfig) -> EnvSpec:
     """Spaces and time limit of a task; what cannot be made or learned from is refused here, before training."""
+    if is_maniskill(task, config.backend):
+        from detent.envs import maniskill
+
+        return maniskill.probe(task, config)
     envs = make_envs(task, config, 1, 1)
     envs.close()
     return envs.spec

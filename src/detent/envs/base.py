@@ -18,9 +18,11 @@ class Episode:
     total_reward: float
     length: int
     success: float | None = None
-    """1 or 0 where the environment reports success, else None."""
+    """Whether there was success at any time, 1 or 0 (ManiSkill's success_once), where it is reported, else None."""
     info: dict[str, float] = field(default_factory=dict)
     """Other scalars of the last step's info."""
+    success_at_end: float | None = None
+    """1 or 0 where the environment reports success in the last step, else None."""
 
 
 @dataclass(frozen=True, slots=True)

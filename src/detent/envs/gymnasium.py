@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import multiprocessing
-import os
-import signal
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +12,13 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.envs.registration import EnvSpec as Registration
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 from torch import Tensor
 
 from detent.config import ConfigError, EnvConfig, nearest
 from detent.envs.base import Episode, Step
+from detent.envs.pool import Arrays, Moment, Pool
 from detent.spaces import EnvSpec, Observation, ObservationSpec, action_spec, observation_spec
 
 
@@ -38,7 +35,8 @@ def find_task(task: str) -> Registration:
     if name not in gymnasium.registry:
         raise ConfigError(
             f"Gymnasium knows no environment '{name}'; {nearest(name, gymnasium.registry)} "
-            "(an environment of your own is named package.module:EnvId-v0)"
+            "(an environment of your own is named package.module:EnvId-v0, a ManiSkill task that `detent list tasks` "
+            "does not have takes --env.backend physx_cpu or physx_cuda)"
         )
     return gymnasium.registry[name]
 
@@ -104,9 +102,9 @@ class _Seat(gymnasium.Wrapper[NDArray[np.float32], Any, Any, Any]):
             state, reward = self._state(raw), float(reward)
         self._total_reward += reward
         self._length += 1
-        for key in ("success", "is_success"):
-            if key in info:
-                self._success = max(self._success or 0.0, float(info[key]))
+        now = next((float(info[key]) for key in ("success", "is_success") if key in info), None)
+        if now is not None:
+            self._success = max(self._success or 0.0, now)
         if not (terminated or truncated):
             return state, reward, False, False, {}
         scalars = {
@@ -114,7 +112,9 @@ class _Seat(gymnasium.Wrapper[NDArray[np.float32], Any, Any, Any]):
             for key, value in info.items()
             if isinstance(value, bool | int | float | np.number | np.bool_) and key not in ("success", "is_success")
         }
-        episode = Episode(self._index, self._total_reward, self._length, self._success, scalars)
+        # Where success is reported only while it lasts, silence means none.
+        at_end = None if self._success is None else now or 0.0
+        episode = Episode(self._index, self._total_reward, self._length, self._success, scalars, at_end)
         return state, reward, bool(terminated), bool(truncated), {"episode": episode}
 
     def _state(self, raw: Any) -> NDArray[np.float32]:
@@ -134,81 +134,47 @@ class _Seat(gymnasium.Wrapper[NDArray[np.float32], Any, Any, Any]):
 
 @dataclass(frozen=True)
 class _SeatMaker:
-    """Makes one seat; sent to the worker process where there is one."""
+    """Makes one seat."""
 
-    task: str
     registration: Registration
     kwargs: dict[str, Any]
     index: int
     observation: ObservationSpec
-    parent: int
 
     def __call__(self) -> _Seat:
-        if os.getpid() != self.parent:
-            # Ctrl-C reaches the whole process group; the trainer decides when its workers end.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            find_task(self.task)
         return _Seat(make_single(self.registration, self.kwargs), self.index, self.observation)
 
 
-class _Workers(AsyncVectorEnv[Any, Any]):
-    """An AsyncVectorEnv that names a worker which died, instead of an EOFError or a broken pipe."""
+@dataclass(frozen=True)
+class _WorkerSeatMaker:
+    """Makes one seat in the worker process it is sent to, where the task's module must be imported first."""
 
-    _broken = False
+    task: str
+    maker: _SeatMaker
 
-    def __init__(self, makers: list[_SeatMaker], mode: AutoresetMode) -> None:
-        # Forked workers would inherit torch's threads in an unusable state; the fork server starts without them and
-        # imports this module once for all its children.
-        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-        if method == "forkserver":
-            multiprocessing.get_context(method).set_forkserver_preload([__name__])
-        self._task = makers[0].task
-        with self._deaths_named():
-            super().__init__(makers, shared_memory=True, copy=False, context=method, autoreset_mode=mode)
+    def __call__(self) -> _WorkerSeat:
+        find_task(self.task)
+        return _WorkerSeat(self.maker())
 
-    def reset(
-        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        with self._deaths_named():
-            return super().reset(seed=seed, options=options)
 
-    def step(
-        self, actions: Any
-    ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        with self._deaths_named():
-            return super().step(actions)
+class _WorkerSeat:
+    """A seat as a pool of workers wants it: the next episode begins in the step that ends one."""
 
-    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        if not self._broken:
-            with self._deaths_named():
-                super().close_extras(timeout, terminate)
-            return
-        for process in self.processes:
-            process.kill()
-            process.join()
+    def __init__(self, seat: _Seat) -> None:
+        self._seat = seat
 
-    @contextlib.contextmanager
-    def _deaths_named(self) -> Iterator[None]:
-        try:
-            yield
-        except (EOFError, OSError):
-            sentence = self._who_died()
-            self._broken = True
-            self.close()
-            raise RuntimeError(sentence) from None
+    def reset(self, seed: int) -> Arrays:
+        return {"state": self._seat.reset(seed=seed)[0]}
 
-    def _who_died(self) -> str:
-        deadline = time.monotonic() + 5.0
-        while time.monotonic() < deadline:
-            for index, process in enumerate(self.processes):
-                if process.exitcode is not None:
-                    code = process.exitcode
-                    how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}"
-                    if -code == signal.SIGKILL:
-                        how += " (the system does this when memory runs out)"
-                    return f"the worker process of environment {index} ({self._task}) {how}"
-            time.sleep(0.01)
-        return f"a worker process of {self._task} closed its connection"
+    def step(self, action: NDArray[np.float64]) -> Moment:
+        state, reward, terminated, truncated, info = self._seat.step(action.astype(self._seat.action_space.dtype))
+        if not (terminated or truncated):
+            return Moment({"state": state}, reward, False, False)
+        first, _ = self._seat.reset()
+        return Moment({"state": first}, reward, terminated, truncated, {"state": state}, info["episode"])
+
+    def close(self) -> None:
+        self._seat.close()
 
 
 class GymnasiumEnvs:
@@ -221,27 +187,26 @@ class GymnasiumEnvs:
         config: EnvConfig,
         autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
     ) -> None:
-        """`autoreset_mode` changes nothing but speed: the same step needs no second call where an episode ends."""
+        """`autoreset_mode` is how environments in this process are reset; it changes nothing but speed: the same step
+        needs no second call where an episode ends."""
         self.spec = probe(task, config)
         self.num_envs = num_envs
-        self._mode = autoreset_mode
+        self._task, self._mode = task, autoreset_mode
         self._processes = config.processes
         self._low, self._high = np.asarray(self.spec.action.low), np.asarray(self.spec.action.high)
         registration = find_task(task)
-        self._makers = [
-            _SeatMaker(task, registration, config.kwargs, i, self.spec.observation, os.getpid())
-            for i in range(num_envs)
-        ]
-        self._envs: SyncVectorEnv[Any, Any] | _Workers | None = None
+        self._makers = [_SeatMaker(registration, config.kwargs, i, self.spec.observation) for i in range(num_envs)]
+        self._envs: SyncVectorEnv[Any, Any] | Pool | None = None
 
     def reset(self, seed: int) -> Observation:
         self.close()
-        if self._processes:
-            self._envs = _Workers(self._makers, self._mode)
-        else:
-            self._envs = SyncVectorEnv(self._makers, copy=False, autoreset_mode=self._mode)
         # Not seed + i: neighbouring run seeds would share all environments but one.
-        seeds: list[int | None] = np.random.SeedSequence(seed).generate_state(self.num_envs).tolist()
+        seeds = np.random.SeedSequence(seed).generate_state(self.num_envs).tolist()
+        if self._processes:
+            makers = [_WorkerSeatMaker(self._task, maker) for maker in self._makers]
+            self._envs = Pool(self._task, makers, self.num_envs, self.spec, (__name__,))
+            return self._envs.reset(seeds)
+        self._envs = SyncVectorEnv(self._makers, copy=False, autoreset_mode=self._mode)
         state, _ = self._envs.reset(seed=seeds)
         return _tensors(state)
 
@@ -250,6 +215,8 @@ class GymnasiumEnvs:
             raise RuntimeError("reset(seed) makes the environments; call it before step()")
         # Clipped in float64: a float32 bound may lie a rounding error outside a float64 Box.
         clipped = np.clip(action.detach().cpu().numpy().astype(np.float64), self._low, self._high)
+        if isinstance(self._envs, Pool):
+            return self._envs.step(clipped)
         state, reward, terminated, truncated, info = self._envs.step(
             clipped.astype(self._envs.single_action_space.dtype)
         )

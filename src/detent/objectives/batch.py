@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +29,15 @@ class Batch:
 
     def tensors(self) -> list[Tensor]:
         return [*self.observation.values(), self.choice, self.log_prob, self.value, self.advantages, self.returns]
+
+    def minibatches(self, order: Tensor, size: int) -> Iterator[Batch]:
+        """The transitions of the indices `order`, `size` of them at a time."""
+        if "rgb" in self.observation:
+            # A second copy of all images would double the memory of an update.
+            yield from (self.select(rows) for rows in order.split(size))
+        else:
+            shuffled = self.select(order)
+            yield from (shuffled.select(slice(start, start + size)) for start in range(0, len(order), size))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         """The same with `function` of every tensor."""

@@ -12,6 +12,9 @@ from detent.config import Config, ConfigError, nearest, override, to_dict
 
 PRESETS = ("paper", "authors", "fast")
 ALGORITHMS = ("ppo", "spo", "trpo")
+MANISKILL_BACKENDS = ("physx_cpu", "physx_cuda")
+FAMILIES = ("gym", "maniskill-state", "maniskill-rgb")
+"""What presets have settings for; ManiSkill's tasks belong to one or the other by what the policy sees."""
 
 
 @cache
@@ -20,28 +23,67 @@ def table(name: str) -> dict[str, Any]:
     return tomllib.loads((files(__package__) / f"{name}.toml").read_text())
 
 
+def is_maniskill(task: str, backend: str = "auto") -> bool:
+    """Whether ManiSkill simulates a task: one of the paper's, or any other whose backend says so."""
+    listed = table("tasks").get(task, {}).get("family")
+    return listed == "maniskill" or (listed is None and backend in MANISKILL_BACKENDS)
+
+
 def configure(
     task: str,
     *,
     preset: str = "paper",
     variant: str = "rn-d",
     algo: str = "ppo",
+    scale: str = "auto",
     overrides: Mapping[str, Any] | None = None,
 ) -> Config:
-    """The complete configuration of a run: preset (with its settings for network and algorithm), variant, `overrides`.
+    """The complete configuration of a run: preset (with its settings for network, task, scale and algorithm), variant,
+    `overrides`.
 
-    `overrides` are nested (`{"ppo": {"clip": 0.1}}`) or dotted (`{"ppo.clip": 0.1}`).
+    `overrides` are nested (`{"ppo": {"clip": 0.1}}`) or dotted (`{"ppo.clip": 0.1}`). `env.obs`, `env.backend` and
+    `device` among them also say which settings a ManiSkill task starts from.
     """
     _require_known(preset, variant, algo)
-    settings = _preset(preset, table("tasks").get(task, {}).get("family", "gym"))
-    by_kind, by_algo = settings.pop("actors"), settings.pop("algos", {})
-    variant_settings = {key: value for key, value in table("variants")[variant].items() if key != "description"}
+    changes = nested(overrides or {})
     config = Config(task=task, preset=preset, variant=variant, algo=algo)
+    wanted = override(config, {"scale": scale, **changes})
+    family = _family(wanted)
+    settings = _preset(preset, family)
+    groups = {name: settings.pop(name, {}) for name in ("actors", "tasks", "scales", "algos")}
+    if groups["scales"]:
+        config = override(config, {"scale": _fitting_scale(wanted)})
+    elif scale != "auto":
+        raise ConfigError(f"--scale is {scale}; only ManiSkill's tasks have scales, and {task} is none of them")
+    variant_settings = {key: value for key, value in table("variants")[variant].items() if key != "description"}
     config = override(config, settings)
-    config = override(config, {"actor": by_kind[variant_settings["actor"]["kind"]]})
+    config = override(config, {"actor": groups["actors"][variant_settings["actor"]["kind"]]})
     config = override(config, variant_settings)
-    config = override(config, by_algo.get(algo, {}))
-    return override(config, nested(overrides or {}))
+    config = override(config, groups["tasks"].get(task, {}))
+    config = override(config, groups["scales"].get(config.scale, {}))
+    config = override(config, groups["algos"].get(algo, {}))
+    return override(config, changes)
+
+
+def _family(config: Config) -> str:
+    if not is_maniskill(config.task, config.env.backend):
+        return "gym"
+    return "maniskill-state" if config.env.obs == "state" else "maniskill-rgb"
+
+
+def _fitting_scale(config: Config) -> str:
+    """The scale that was asked for, or the one for the simulator that this configuration ends up with."""
+    if config.scale != "auto":
+        return config.scale
+    if config.env.backend in MANISKILL_BACKENDS:
+        return "gpu" if config.env.backend == "physx_cuda" else "cpu"
+    if config.device != "auto":
+        return "gpu" if config.device.startswith("cuda") else "cpu"
+    try:
+        import torch
+    except ImportError:
+        return "cpu"
+    return "gpu" if torch.cuda.is_available() else "cpu"
 
 
 def _require_known(preset: str, variant: str, algo: str) -> None:
@@ -73,10 +115,12 @@ def check_names(config: Config) -> None:
 def _preset(name: str, family: str) -> dict[str, Any]:
     """A preset's settings for a family of tasks, on top of those of its base."""
     contents = table(name)
-    valid = {"description", "base", *(task["family"] for task in table("tasks").values())}
+    valid = {"description", "base", *FAMILIES}
     for key in contents:
         if key not in valid:
             raise ConfigError(f"unknown key '{key}' in preset '{name}'; {nearest(key, valid)}")
+    if family not in contents:
+        raise ConfigError(f"preset '{name}' has no settings for ManiSkill's tasks; use paper or authors")
     base = _preset(contents["base"], family) if "base" in contents else {}
     return merged(base, contents[family])
 
