@@ -100,21 +100,25 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 
 @contextlib.contextmanager
 def started(wanted: Mapping[str, tuple[str, Config]], full: bool) -> Iterator[dict[str, Worker]]:
-    """Workers by name, warmed up; `wanted` are their kinds and configurations."""
+    """Workers by name; `wanted` are their kinds and configurations."""
     workers: dict[str, Worker] = {}
     try:
         for name, (kind, config) in wanted.items():
             workers[name] = Worker(kind, config, full)
-        for worker in workers.values():
-            worker.warm_up()
         yield workers
     finally:
         for worker in workers.values():
             worker.close()
 
 
+def warm_up(workers: Mapping[str, Worker]) -> None:
+    for worker in workers.values():
+        worker.warm_up()
+
+
 def take_turns(workers: Mapping[str, Worker], repeats: int) -> dict[str, list[dict[str, float]]]:
     """Seconds of a whole iteration by part, for every contender and round; every other round goes backwards."""
+    warm_up(workers)
     measured: dict[str, list[dict[str, float]]] = {name: [] for name in workers}
     names = list(workers)
     for i in range(repeats):
@@ -139,8 +143,9 @@ def run_case(config: Config, repeats: int, full: bool) -> Report:
     missing = peer_missing(config)
     if missing is None:
         wanted["sb3"] = ("sb3", config)
-    memory = peak_memory(config)
     with started(wanted, full) as workers:
+        # It is not timed, so it does no harm that the others are still starting.
+        memory = peak_memory(config)
         sliced = workers["detent"].sliced
         measured = take_turns(workers, repeats)
     speeds = {
@@ -207,7 +212,7 @@ def limit_report(config: Config, rounds: Sequence[Mapping[str, float]]) -> Repor
 
 
 def peak_memory(config: Config) -> float | None:
-    """Bytes that Detent's processes hold at most in whole rollouts with one epoch of updates; None if not on Linux."""
+    """Bytes that Detent's processes hold at most in a whole rollout and one epoch of updates; None if not on Linux."""
     if sys.platform != "linux":
         return None
     worker = Worker("memory", replace(config, update=replace(config.update, epochs=1)), full=True)
@@ -225,6 +230,7 @@ def run_company(config: Config, repeats: int, full: bool) -> Report:
     wanted |= {f"one thread {i}": ("detent", single) for i in range(config.threads)}
     speeds: dict[str, list[float]] = {"quiet": [], "beside a burning core": [], "side by side": []}
     with started(wanted, full) as workers:
+        warm_up(workers)
         together = workers["all threads"]
         others = [worker for name, worker in workers.items() if name != "all threads"]
         for _ in range(repeats):

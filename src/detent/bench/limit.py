@@ -138,6 +138,9 @@ class Limit:
         self._team.meet()
         return time.perf_counter() - started
 
+    def close(self) -> None:
+        self._team.close()
+
 
 def seconds_of(work: Callable[[], object], times: int) -> float:
     started = time.perf_counter()

@@ -60,6 +60,8 @@ def train_in_slices(config: Config, requests: Requests, with_memory: bool) -> No
 
     def after_iteration(row: Row, _: object) -> bool:
         nonlocal started
+        if memory is not None:
+            return not (requests.wait() and requests.report({"bytes": memory.peak()}))
         if not started:
             # The first iteration, which forks the processes and fills caches, is nobody's measure.
             stop = not requests.wait()
@@ -68,8 +70,6 @@ def train_in_slices(config: Config, requests: Requests, with_memory: bool) -> No
             parts["optimizer"] = optimizer.seconds
             parts["forward and backward"] = row["time/update"] - optimizer.seconds
             parts["other"] = time.perf_counter() - started - sum(parts.values())
-            if memory is not None:
-                parts = {"bytes": memory.peak()}
             stop = not requests.report(parts)
         optimizer.take()
         started = time.perf_counter()
