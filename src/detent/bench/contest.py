@@ -76,9 +76,13 @@ class Worker:
     def speed(self) -> float:
         return steps_per_second(self.measure(), self.config)
 
-    def close(self) -> None:
+    def dismiss(self) -> None:
+        """Nothing more is asked for; the process ends."""
         with contextlib.suppress(BrokenPipeError):
             _pipe(self._process.stdin).close()
+
+    def close(self) -> None:
+        self.dismiss()
         try:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
@@ -107,6 +111,8 @@ def started(wanted: Mapping[str, tuple[str, Config]], full: bool) -> Iterator[di
             workers[name] = Worker(kind, config, full)
         yield workers
     finally:
+        for worker in workers.values():
+            worker.dismiss()
         for worker in workers.values():
             worker.close()
 

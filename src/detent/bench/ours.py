@@ -58,22 +58,24 @@ def train_in_slices(config: Config, requests: Requests, with_memory: bool) -> No
     memory = PeakMemory() if with_memory else None
     started = 0.0
 
-    def after_iteration(row: Row, _: object) -> bool:
+    def after_iteration(row: Row, _: object) -> None:
         nonlocal started
-        if memory is not None:
-            return not (requests.wait() and requests.report({"bytes": memory.peak()}))
         if not started:
             # The first iteration, which forks the processes and fills caches, is nobody's measure.
-            stop = not requests.wait()
+            going_on = requests.wait()
+            if memory is not None:
+                going_on = requests.report({"bytes": memory.peak()})
         else:
             parts = {part: row[f"time/{part}"] for part in ("simulate", "act", "prepare")}
             parts["optimizer"] = optimizer.seconds
             parts["forward and backward"] = row["time/update"] - optimizer.seconds
             parts["other"] = time.perf_counter() - started - sum(parts.values())
-            stop = not requests.report(parts)
+            going_on = requests.report(parts)
+        if not going_on:
+            # At once: nobody wants the checkpoint that a run stopped on request would leave.
+            raise SystemExit(0)
         optimizer.take()
         started = time.perf_counter()
-        return stop
 
     with tempfile.TemporaryDirectory() as directory:
         session.train(config, out=Path(directory) / "run", on_iteration=after_iteration)
