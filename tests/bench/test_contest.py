@@ -18,18 +18,18 @@ from detent.presets import configure
 from detent.session import resolve
 
 
-def small(variant: str = "rn-d", **overrides: Any) -> Config:
+def small(variant: str = "rn-d", threads: int = 2, bins: int = 5) -> Config:
     settings = {
-        "threads": 2,
+        "threads": threads,
         "rollout_steps": 64,
         "env.num_envs": 2,
         "update.minibatches": 2,
         "update.epochs": 2,
         "actor.width": 16,
-        "head.bins": 5,
+        "head.bins": bins,
         "device": "cpu",
     }
-    return resolve(configure("Hopper-v4", variant=variant, overrides=settings | overrides))
+    return resolve(configure("Hopper-v4", variant=variant, overrides=settings))
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +86,7 @@ def test_company_reports_what_is_kept_and_what_one_thread_runs_gain(capsys: pyte
 
 def test_a_table_stands_beside_the_papers(capsys: pytest.CaptureFixture[str]) -> None:
     said: list[str] = []
-    configs = {bins: [small(**{"head.bins": int(bins)})] for bins in ("11", "21")}
+    configs = {bins: [small(bins=int(bins))] for bins in ("11", "21")}
     report = run_table("bins", configs, 1, False, said.append)
     assert said == ["bins on Hopper-v4 ..."]
     assert {bins: row["paper"] for bins, row in report["rows"].items()} == {"11": 1789, "21": 1342}
@@ -98,7 +98,7 @@ def test_a_table_stands_beside_the_papers(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_contender_that_fails_is_named_with_its_last_words() -> None:
-    worker = Worker("sb3", Config(task="NoSuchTask-v0"))
+    worker = Worker("sb3", Config(task="NoSuchTask-v0", threads=1))
     try:
         with pytest.raises(RuntimeError, match=r"measuring sb3 on NoSuchTask-v0 failed: .*NoSuchTask"):
             worker.measure()
