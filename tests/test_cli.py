@@ -136,7 +136,7 @@ def test_help_names_every_command(cli: Detent) -> None:
     for words, code in ((["--help"], 0), (["-h"], 0), ([], 2)):
         outcome = cli(*words)
         assert outcome.code == code
-        for command in ("train", "eval", "video", "diagnose", "proposition", "list", "doctor"):
+        for command in ("train", "eval", "video", "diagnose", "proposition", "bench", "list", "doctor"):
             assert f"detent {command}" in outcome.out
     assert cli("--version") == Outcome(0, f"{detent.__version__}\n", "")
 
@@ -148,6 +148,7 @@ def test_help_names_every_command(cli: Detent) -> None:
         ("eval", ["--checkpoint", "best, latest or a step number"]),
         ("video", ["--max-steps"]),
         ("diagnose", ["--rollouts", "best, latest or a step number"]),
+        ("bench", ["--company", "--full", "--repeats"]),
         ("list", ["variants"]),
         ("doctor", ["--json"]),
     ],

@@ -40,6 +40,7 @@ LAYERS = [
     "probe",
     "gradient_moments",
     "proposition",
+    "bench",
     "doctor",
     "__init__",
     "cli",

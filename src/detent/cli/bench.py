@@ -1,0 +1,105 @@
+"""`detent bench`: how fast Detent is here, beside its peers and beside what the machine can do."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from detent.config import ConfigError
+from detent.presets import configure, table
+
+if TYPE_CHECKING:
+    from detent.config import Config
+
+CASES = (
+    ("HalfCheetah-v4", "mlp-c", "paper"),
+    ("HalfCheetah-v4", "rn-d", "paper"),
+    ("Humanoid-v4", "rn-d", "paper"),
+    ("HalfCheetah-v4", "rn-d", "fast"),
+)
+PAPER_TASKS = ("Ant-v4", "HalfCheetah-v4", "Hopper-v4", "Humanoid-v4", "Walker2d-v4")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Measure training speed: Detent, Stable-Baselines3 on the same work, and the machine's limit."""
+
+    task: str = ""
+    """Only this task; default: four cases on HalfCheetah-v4 and Humanoid-v4."""
+    variant: str = ""
+    """Only this actor; rn-d where only a task or preset is given."""
+    preset: str = ""
+    """Only these hyper-parameters; paper where only a task or variant is given."""
+    threads: int = 0
+    """CPU threads for everybody; 0: all cores."""
+    repeats: int = 5
+    """Rounds; each measures everybody, one after the other."""
+    full: bool = False
+    """Measure whole iterations instead of slices of them; much slower."""
+    company: bool = False
+    """Instead: Detent beside another busy process, and several one-thread runs side by side."""
+    table: Literal["bins", "variants"] | None = None
+    """Instead: one of the paper's two runtime tables, for this machine."""
+    json: bool = False
+    """Print one line of JSON."""
+
+    def run(self) -> int:
+        report = self.measure()
+        if self.json:
+            print(json.dumps(report))
+        else:
+            from detent.bench.show import print_report
+
+            print_report(report)
+        return 0
+
+    def measure(self) -> dict[str, Any]:
+        from detent import session
+        from detent.bench import contest
+
+        if self.repeats < 1:
+            raise ConfigError(f"--repeats is {self.repeats}; it must be at least 1")
+        if self.threads < 0:
+            raise ConfigError(f"--threads is {self.threads}; it must not be negative (0: all cores)")
+        if self.table and self.company:
+            raise ConfigError("--table and --company are two different measurements; leave one of them out")
+        report: dict[str, Any] = {"machine": session.hardware(), "repeats": self.repeats}
+        if self.table:
+            return report | contest.run_table(self.table, self.rows(self.table), self.repeats, self.full, say)
+        run = contest.run_company if self.company else contest.run_case
+        configs = [self.config(*case) for case in self.cases()]
+        report["company" if self.company else "cases"] = found = []
+        for config in configs:
+            say(f"{config.variant} on {config.task}, {config.preset} ...")
+            found.append(run(config, self.repeats, self.full))
+        return report
+
+    def cases(self) -> list[tuple[str, str, str]]:
+        if self.task or self.variant or self.preset:
+            return [(self.task or "HalfCheetah-v4", self.variant or "rn-d", self.preset or "paper")]
+        return [CASES[1]] if self.company else list(CASES)
+
+    def rows(self, name: str) -> dict[str, list[Config]]:
+        """The configurations of a table's rows, one for each task."""
+        if self.variant:
+            raise ConfigError(f"--table {name} has its own variants; leave --variant out")
+        preset, rows = self.preset or "paper", table("paper_runtime")[name]
+        if name == "bins":
+            task = self.task or "Humanoid-v4"
+            return {bins: [self.config(task, "rn-d", preset, {"head.bins": int(bins)})] for bins in rows}
+        tasks = [self.task] if self.task else PAPER_TASKS
+        return {variant: [self.config(task, variant, preset) for task in tasks] for variant in rows}
+
+    def config(self, task: str, variant: str, preset: str, overrides: dict[str, Any] | None = None) -> Config:
+        from detent import session
+
+        # The peer and the limit are measured on the CPU, so Detent is too.
+        settings = {"threads": self.threads, "device": "cpu", **(overrides or {})}
+        return session.resolve(configure(task, preset=preset, variant=variant, overrides=settings))
+
+
+def say(sentence: str) -> None:
+    """Progress, beside the report."""
+    print(sentence, file=sys.stderr, flush=True)
