@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import math
 import multiprocessing
+import os
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -9,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from detent.config import ConfigError
 from detent.envs import Episode
-from detent.envs.pool import Pool, how_it_ended
+from detent.envs.pool import Pool, ProcessDiedError, call_in_process, how_it_ended
 from detent.spaces import ActionSpec, EnvSpec, ObservationSpec
 
 SPEC = EnvSpec(ObservationSpec(2, image=(2, 3, 3)), ActionSpec((-10.0,), (10.0,)))
@@ -83,6 +86,14 @@ def test_an_error_inside_a_seat_is_told_and_ends_the_workers() -> None:
     with pytest.raises(RuntimeError, match=r"^environment 1 is tired$"):
         pool.step(np.array([[0.0], [seats().FAIL]]))
     assert not multiprocessing.active_children()
+
+
+def test_a_call_in_a_process_of_its_own_answers_refuses_or_dies() -> None:
+    assert call_in_process(math.sqrt, (9.0,), ()) == 3.0
+    with pytest.raises(ConfigError, match=r"^not like this$"):
+        call_in_process(seats().refuse, ("not like this",), ())
+    with pytest.raises(ProcessDiedError, match=r"^ended with exit code 6$"):
+        call_in_process(os._exit, (6,), ())
 
 
 def test_exit_codes_in_words() -> None:

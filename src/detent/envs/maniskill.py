@@ -11,8 +11,6 @@ import json
 import logging
 import os
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -25,7 +23,7 @@ from torch import Tensor
 
 from detent.config import ConfigError, EnvConfig, nearest
 from detent.envs.base import Episode, Step
-from detent.envs.pool import Arrays, Moment, Pool, process_context
+from detent.envs.pool import Arrays, Moment, Pool, ProcessDiedError, call_in_process
 from detent.spaces import EnvSpec, Observation, ObservationSpec, action_spec
 
 DEFAULTS: dict[str, Any] = {"control_mode": "pd_joint_delta_pos", "reward_mode": "normalized_dense"}
@@ -135,11 +133,10 @@ def probe(task: str, config: EnvConfig) -> EnvSpec:
 
 @cache
 def _probe(task: str, settings: str) -> EnvSpec:
-    with ProcessPoolExecutor(1, process_context(_PRELOAD)) as worker:
-        try:
-            return worker.submit(_probe_here, task, EnvConfig(**json.loads(settings))).result()
-        except BrokenProcessPool:
-            raise ConfigError(f"the process that made {task} died; {DRIVER}, and `detent doctor` tells more") from None
+    try:
+        return call_in_process(_probe_here, (task, EnvConfig(**json.loads(settings))), _PRELOAD)
+    except ProcessDiedError as error:
+        raise ConfigError(f"the process that made {task} {error}. {DRIVER}; `detent doctor` tells more") from None
 
 
 def _make_in_worker(task: str, config: EnvConfig) -> Any:
