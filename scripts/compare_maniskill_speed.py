@@ -32,7 +32,8 @@ def make_theirs(task: str) -> gymnasium.Env[Any, Any]:
     assert mani_skill.envs
     torch.set_num_threads(1)
     env = gymnasium.make(task, obs_mode="state", sim_backend="physx_cpu", render_backend="cpu", **DEFAULTS)
-    return CPUGymWrapper(env)
+    wrapped: gymnasium.Env[Any, Any] = CPUGymWrapper(env)
+    return wrapped
 
 
 class Theirs:

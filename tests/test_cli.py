@@ -671,3 +671,23 @@ def test_doctor_reports_in_one_line_of_json(cli: Detent, monkeypatch: pytest.Mon
     monkeypatch.setattr(doctor, "diagnose", lambda: [doctor.Check("torch", False, "gone", "install it")])
     outcome = cli("doctor", "--json")
     assert (outcome.code, json.loads(outcome.out)["ok"]) == (1, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("PickCube-v1 --scale gpu", ("gpu", 4096, 4, "state", 256)),
+        ("PickCube-v1 --env.backend physx_cpu", ("cpu", 16, 64, "state", 256)),
+        ("PickCube-v1 --obs rgb --device cuda", ("gpu", 1024, 16, "rgb", 512)),
+        ("PickCube-v1 --obs rgb+state --scale gpu --envs 8", ("gpu", 8, 16, "rgb+state", 512)),
+    ],
+)
+def test_flags_choose_the_settings_of_a_maniskill_task(words: str, found: tuple[Any, ...]) -> None:
+    config = parse_train(words.split()).settings
+    assert (config.scale, config.env.num_envs, config.rollout_steps, config.env.obs, config.critic.width) == found
+
+
+def test_a_maniskill_runs_own_file_repeats_it(tmp_path: Path) -> None:
+    config = parse_train(["PushT-v1", "--obs", "rgb+state", "--scale", "cpu", "--update.epochs", "3"]).settings
+    save_config(config, tmp_path / "config.toml")
+    assert parse_train(["--config", str(tmp_path / "config.toml")]).settings == config

@@ -8,7 +8,7 @@ import pytest
 from detent import doctor
 from detent.doctor import Check, diagnose, report
 
-NAMES = {"python", "torch", "cores", "numpy", "Gymnasium MuJoCo", "EnvPool", "OpenGL", "tensorboard"}
+NAMES = {"python", "torch", "cores", "numpy", "Gymnasium MuJoCo", "EnvPool", "OpenGL", "ManiSkill", "tensorboard"}
 
 
 def by_name(checks: list[Check]) -> dict[str, Check]:
@@ -59,6 +59,20 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (numpy.ok, numpy.remedy) == (False, "pip install numpy")
     assert envpool.ok is None, "Gymnasium can stand in for EnvPool"
     assert doctor._tensorboard().ok is None
+    maniskill = doctor._maniskill()
+    assert (maniskill.ok, maniskill.detail) == (None, "not installed")
+    assert "detent[maniskill]" in maniskill.remedy
+
+
+def test_a_missing_vulkan_driver_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "version", lambda package: "3.0.1")
+    monkeypatch.setattr(doctor, "_MANISKILL", "raise SystemExit('failed to find a rendering device')")
+    check = doctor._maniskill()
+    assert check.ok is None, "other simulators work without"
+    assert check.detail == "3.0.1, SAPIEN cannot render: failed to find a rendering device"
+    assert "mesa-vulkan-drivers" in check.remedy
+    monkeypatch.setattr(doctor, "_MANISKILL", "print('SAPIEN rendered')")
+    assert doctor._maniskill() == Check("ManiSkill", True, "3.0.1, SAPIEN rendered")
 
 
 def test_missing_opengl_names_the_debian_packages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from detent.config import (
     EncoderConfig,
     EnvConfig,
     HeadConfig,
+    NormalizeConfig,
     TRPOConfig,
     UpdateConfig,
     validate,
@@ -46,6 +47,7 @@ CONFIG = Config(
     actor=ActorConfig(width=8, depth=1),
     critic=CriticConfig(width=8),
     head=HeadConfig(bins=5),
+    normalize=NormalizeConfig(observation=False),
     update=UpdateConfig(epochs=2, minibatches=4),
 )
 SIZE = 24

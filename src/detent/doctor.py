@@ -69,12 +69,14 @@ print(f"rendered {frame.shape[1]} x {frame.shape[0]}")
 """
 _MANISKILL = """
 import sapien
+sapien.render.set_camera_shader_dir("minimal")
 scene = sapien.Scene([sapien.physx.PhysxCpuSystem(), sapien.render.RenderSystem(sapien.Device("cpu"))])
 scene.set_ambient_light([0.5, 0.5, 0.5])
-scene.add_ground(0)
+box = scene.create_actor_builder()
+box.add_box_visual(half_size=[0.2, 0.2, 0.2], material=[1.0, 0.0, 0.0])
+box.set_initial_pose(sapien.Pose([2, 0, 0]))
+box.build_static()
 camera = scene.add_camera("camera", 64, 48, 1.0, 0.01, 100)
-camera.set_entity_pose(sapien.Pose([0, 0, 1]))
-scene.step()
 scene.update_render()
 camera.take_picture()
 picture = camera.get_picture("Color")

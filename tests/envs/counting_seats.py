@@ -8,11 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from detent.config import ConfigError
 from detent.envs.base import Episode
 from detent.envs.pool import Arrays, Moment
 
 DIE, FAIL = 7.0, 8.0
 """Actions that end the process and raise an error."""
+
+
+def refuse(sentence: str) -> None:
+    raise ConfigError(sentence)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import math
 import multiprocessing
+import os
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from detent.config import ConfigError
 from detent.envs import Episode
-from detent.envs.pool import Pool, how_it_ended
+from detent.envs.pool import Pool, ProcessDiedError, call_in_process, how_it_ended
 from detent.spaces import ActionSpec, EnvSpec, ObservationSpec
 
 SPEC = EnvSpec(ObservationSpec(2, image=(2, 3, 3)), ActionSpec((-10.0,), (10.0,)))
@@ -19,12 +24,15 @@ def _seats_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parent)
 
 
+def seats() -> Any:
+    """The module that worker processes import too."""
+    return import_module("counting_seats")
+
+
 @pytest.fixture(params=[1, 2, 5])
 def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     """Five seats in one, two and five processes; environment i plays episodes of i + 1 steps."""
-    from counting_seats import Counting
-
-    pool = Pool("Counting", [Counting(i, i + 1) for i in range(5)], request.param, SPEC, ())
+    pool = Pool("Counting", [seats().Counting(i, i + 1) for i in range(5)], request.param, SPEC, ())
     yield pool
     pool.close()
 
@@ -56,9 +64,7 @@ def test_seats_are_spread_evenly_over_the_processes(pool: Pool) -> None:
 
 
 def test_a_step_without_an_end_has_no_final_observation() -> None:
-    from counting_seats import Counting
-
-    pool = Pool("Counting", [Counting(0, 3)], 1, SPEC, ())
+    pool = Pool("Counting", [seats().Counting(0, 3)], 1, SPEC, ())
     pool.reset([0])
     steps = [pool.step(np.zeros((1, 1))) for _ in range(3)]
     assert [step.final_observation is None for step in steps] == [True, True, False]
@@ -67,23 +73,27 @@ def test_a_step_without_an_end_has_no_final_observation() -> None:
 
 
 def test_a_worker_that_dies_is_named_by_its_environments() -> None:
-    from counting_seats import DIE, Counting
-
-    pool = Pool("Counting", [Counting(i, 9) for i in range(4)], 2, SPEC, ())
+    pool = Pool("Counting", [seats().Counting(i, 9) for i in range(4)], 2, SPEC, ())
     pool.reset([0] * 4)
     with pytest.raises(RuntimeError, match=r"^the worker process of environments 2 to 3 \(Counting\) .* exit code 5$"):
-        pool.step(np.array([[0.0], [0.0], [0.0], [DIE]]))
+        pool.step(np.array([[0.0], [0.0], [0.0], [seats().DIE]]))
     assert not multiprocessing.active_children(), "the others are ended too"
 
 
 def test_an_error_inside_a_seat_is_told_and_ends_the_workers() -> None:
-    from counting_seats import FAIL, Counting
-
-    pool = Pool("Counting", [Counting(i, 9) for i in range(2)], 2, SPEC, ())
+    pool = Pool("Counting", [seats().Counting(i, 9) for i in range(2)], 2, SPEC, ())
     pool.reset([0] * 2)
     with pytest.raises(RuntimeError, match=r"^environment 1 is tired$"):
-        pool.step(np.array([[0.0], [FAIL]]))
+        pool.step(np.array([[0.0], [seats().FAIL]]))
     assert not multiprocessing.active_children()
+
+
+def test_a_call_in_a_process_of_its_own_answers_refuses_or_dies() -> None:
+    assert call_in_process(math.sqrt, (9.0,), ()) == 3.0
+    with pytest.raises(ConfigError, match=r"^not like this$"):
+        call_in_process(seats().refuse, ("not like this",), ())
+    with pytest.raises(ProcessDiedError, match=r"^ended with exit code 6$"):
+        call_in_process(os._exit, (6,), ())
 
 
 def test_exit_codes_in_words() -> None:

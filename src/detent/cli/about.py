@@ -31,7 +31,8 @@ class List:
         for name, description in entries.items():
             print(f"{name:{width}}  {description}")
         if self.what == "tasks":
-            print("and any other Gymnasium id with a Box action space, also package.module:EnvId-v0")
+            print("and any other Gymnasium id with a Box action space, also package.module:EnvId-v0;")
+            print("any other ManiSkill id with --env.backend physx_cpu or physx_cuda")
         return 0
 
 

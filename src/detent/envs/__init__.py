@@ -11,7 +11,7 @@ from detent.presets import MANISKILL_BACKENDS, is_maniskill
 from detent.spaces import EnvSpec, Observation
 
 if TYPE_CHECKING:
-    import gymnasium
+    from gymnasium import Env
 
 __all__ = ["Episode", "Observation", "Step", "VectorEnv", "choose_backend", "make_envs", "make_eval_envs", "probe"]
 
@@ -90,7 +90,7 @@ def make_envs(task: str, config: EnvConfig, num_envs: int, threads: int) -> Vect
     return GymnasiumEnvs(task, num_envs, config)
 
 
-def make_for_film(task: str, config: EnvConfig) -> gymnasium.Env[Any, Any]:
+def make_for_film(task: str, config: EnvConfig) -> Env[Any, Any]:
     """One environment that renders pictures."""
     if is_maniskill(task, config.backend):
         from detent.envs.maniskill import make_single

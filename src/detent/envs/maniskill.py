@@ -11,8 +11,6 @@ import json
 import logging
 import os
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -25,10 +23,10 @@ from torch import Tensor
 
 from detent.config import ConfigError, EnvConfig, nearest
 from detent.envs.base import Episode, Step
-from detent.envs.pool import Arrays, Moment, Pool, process_context
+from detent.envs.pool import Arrays, Moment, Pool, ProcessDiedError, call_in_process
 from detent.spaces import EnvSpec, Observation, ObservationSpec, action_spec
 
-DEFAULTS = {"control_mode": "pd_joint_delta_pos", "reward_mode": "normalized_dense"}
+DEFAULTS: dict[str, Any] = {"control_mode": "pd_joint_delta_pos", "reward_mode": "normalized_dense"}
 """Constructor arguments of the paper's runs; `env.kwargs` go before them."""
 
 DRIVER = (
@@ -53,8 +51,6 @@ def make_base(
 ) -> Any:
     """ManiSkill's own environment without Gymnasium's wrappers, its observations as a state vector or a Dict of `rgb`
     and `state`; what cannot be made is refused in a sentence, never by a question on the terminal."""
-    # lavapipe would otherwise start a thread per core in every worker.
-    os.environ.setdefault("LP_NUM_THREADS", "0")
     require_installed()
     # Registers the tasks.
     importlib.import_module("mani_skill.envs")
@@ -137,16 +133,21 @@ def probe(task: str, config: EnvConfig) -> EnvSpec:
 
 @cache
 def _probe(task: str, settings: str) -> EnvSpec:
-    with ProcessPoolExecutor(1, process_context(_PRELOAD)) as worker:
-        try:
-            return worker.submit(_probe_here, task, EnvConfig(**json.loads(settings))).result()
-        except BrokenProcessPool:
-            raise ConfigError(f"the process that made {task} died; {DRIVER}, and `detent doctor` tells more") from None
+    try:
+        return call_in_process(_probe_here, (task, EnvConfig(**json.loads(settings))), _PRELOAD)
+    except ProcessDiedError as error:
+        raise ConfigError(f"the process that made {task} {error}. {DRIVER}; `detent doctor` tells more") from None
+
+
+def _make_in_worker(task: str, config: EnvConfig) -> Any:
+    # lavapipe would otherwise start a thread per core in every worker.
+    os.environ.setdefault("LP_NUM_THREADS", "0")
+    torch.set_num_threads(1)
+    return make_base(task, config)
 
 
 def _probe_here(task: str, config: EnvConfig) -> EnvSpec:
-    torch.set_num_threads(1)
-    env = make_base(task, config)
+    env = _make_in_worker(task, config)
     try:
         return _spec_of(env, task, config)
     finally:
@@ -171,7 +172,7 @@ class _Seat:
 
     def __init__(self, maker: _SeatMaker) -> None:
         self._maker = maker
-        self._env = make_base(maker.task, maker.config)
+        self._env = _make_in_worker(maker.task, maker.config)
         self._fresh = True
 
     def reset(self, seed: int) -> Arrays:

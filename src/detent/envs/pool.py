@@ -10,15 +10,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from detent.config import ConfigError
 from detent.envs.base import Episode, Step
 from detent.spaces import EnvSpec, Observation
 
+Result = TypeVar("Result")
 Arrays: TypeAlias = "Mapping[str, NDArray[Any]]"
 """One observation, by key."""
 
@@ -55,6 +57,36 @@ def process_context(preload: Sequence[str]) -> ForkServerContext | SpawnContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(preload))
     return context
+
+
+class ProcessDiedError(RuntimeError):
+    """A process ended without an answer; the text says how."""
+
+
+def call_in_process(function: Callable[..., Result], arguments: Sequence[Any], preload: Sequence[str]) -> Result:
+    """What `function(*arguments)` returns in a process of its own, or the ConfigError it raises there."""
+    context = process_context(preload)
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_answer, args=(theirs, function, arguments), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        outcome, content = ours.recv()
+    except EOFError:
+        process.join()
+        raise ProcessDiedError(how_it_ended(process.exitcode or 0)) from None
+    process.join()
+    if outcome == "refused":
+        raise content
+    answer: Result = content
+    return answer
+
+
+def _answer(connection: Connection, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
+    try:
+        connection.send(("done", function(*arguments)))
+    except ConfigError as error:
+        connection.send(("refused", error))
 
 
 @dataclass(frozen=True)
