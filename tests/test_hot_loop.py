@@ -43,7 +43,9 @@ class Calls(TorchFunctionMode):
 class Sizes(TorchDispatchMode):
     """Counts operations whose result has a size that only the data tells."""
 
-    count = 0
+    def __init__(self) -> None:
+        TorchDispatchMode.__init__(self, None)
+        self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += func.__name__.split(".")[0] in ("nonzero", "masked_select", "_local_scalar_dense")
