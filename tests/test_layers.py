@@ -15,7 +15,7 @@ LAYERS = [
     "spaces",
     "paper",
     "runlog",
-    "figures",
+    "report",
     "signals",
     "progress",
     "heads",
@@ -103,7 +103,18 @@ def f():
     assert imported_layers(ast.parse(code)) == {"cli", "trainer", "__init__", "envs"}
 
 
-@pytest.mark.parametrize("module", ["detent", "detent.config", "detent.paper", "detent.runlog", "detent.presets"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "detent",
+        "detent.config",
+        "detent.paper",
+        "detent.runlog",
+        "detent.presets",
+        "detent.report",
+        "detent.cli.report",
+    ],
+)
 def test_needs_no_torch(module: str) -> None:
     code = f"""
 import sys

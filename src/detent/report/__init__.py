@@ -12,6 +12,6 @@ from __future__ import annotations
 
 from detent.report.drawing import draw
 from detent.report.loading import Results, load
-from detent.report.making import figures, tables, write_report
+from detent.report.making import figures, metric_figure, tables, write_report
 
-__all__ = ["Results", "draw", "figures", "load", "tables", "write_report"]
+__all__ = ["Results", "draw", "figures", "load", "metric_figure", "tables", "write_report"]

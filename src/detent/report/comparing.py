@@ -22,7 +22,20 @@ from detent.report.stats import (
 )
 from detent.report.table import Table
 
-_SCORE_COLUMNS = ("task", "algo", "group", "seeds", "declared", "step", "measure", "mean")
+_WITH_INTERVAL = ("mean", "mean_low", "mean_high", "iqm", "iqm_low", "iqm_high")
+_SCORE_COLUMNS = (
+    "task",
+    "algo",
+    "group",
+    *_WITH_INTERVAL,
+    "p95",
+    "paper",
+    "seeds",
+    "seeds_declared",
+    "step",
+    "measure",
+)
+_AGGREGATE_COLUMNS = ("family", "algo", "group", *_WITH_INTERVAL, "paper", "tasks", "runs", "step")
 
 
 def scores_table(comparisons: Sequence[Comparison], declared: dict[tuple[str, str, str], int], seed: int) -> Table:
@@ -35,7 +48,7 @@ def scores_table(comparisons: Sequence[Comparison], declared: dict[tuple[str, st
         for cell in comparison.cells:
             scores, counted = comparison.final(cell), comparison.counted(cell)
             row: dict[str, Any] = {"task": cell.task, "algo": cell.algo, "group": cell.group, "seeds": len(scores)}
-            row["declared"] = declared.get((cell.task, cell.runs[0].algo, cell.group), len(cell.runs))
+            row["seeds_declared"] = declared.get((cell.task, cell.runs[0].algo, cell.group), len(cell.runs))
             row["step"] = min([comparison.step, *(run.last for run in counted)])
             row["measure"] = cell.runs[0].measure
             if len(scores):
@@ -57,7 +70,7 @@ def aggregate_table(aggregates: Sequence[Aggregate], seed: int) -> Table:
             row |= {"tasks": len(scores), "runs": sum(map(len, scores)), "step": step}
             row |= _columns("mean", mean(scores, seed)) | _columns("iqm", iqm(scores, seed))
             rows.append(row | {"paper": paper_mean(aggregate, group, step)})
-    return Table.from_rows(rows, ("family", "algo", "group"))
+    return Table.from_rows(rows, _AGGREGATE_COLUMNS)
 
 
 def improvement_table(aggregates: Sequence[Aggregate], comparisons: Sequence[Comparison], seed: int) -> Table:
@@ -107,8 +120,8 @@ def profile_figure(aggregates: Sequence[Aggregate], hidden: Collection[str], see
     if not panels:
         return None
     caption = (
-        "For every score τ the share of runs that end above it, mean over tasks; a higher curve is better. Bands are 95% "
-        "stratified bootstrap intervals."
+        "For every score τ the share of runs that end above it, mean over tasks; a higher curve is better. Bands are "
+        "95% stratified bootstrap intervals."
     )
     return Figure("profiles", "Performance profiles", caption, tuple(panels))
 

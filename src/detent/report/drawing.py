@@ -52,7 +52,7 @@ def _canvas(figure: Figure, palette: Colors) -> Canvas:
 def _curves(axes: Axes, panel: Panel, palette: Colors) -> None:
     for series in panel.series:
         color = palette[series.key][0]
-        few = len(series.x) < 12 and series.style == "solid"
+        few = len(series.x) == 1 or (len(series.x) < 12 and series.style == "solid")
         style = {"solid": "-", "dashed": "--", "level": ":"}[series.style]
         thin = series.style == "dashed"
         axes.plot(
@@ -70,8 +70,8 @@ def _curves(axes: Axes, panel: Panel, palette: Colors) -> None:
             axes.fill_between(series.x, series.low, series.high, color=color, alpha=0.16, linewidth=0)
     if panel.arrow:
         arrow = panel.arrow
-        ends = {"xy": (arrow.start, arrow.y), "xytext": (arrow.end, arrow.y)}
-        axes.annotate("", **ends, arrowprops={"arrowstyle": "->", "color": ARROW_COLOR, "linewidth": 1.4})
+        shape = {"arrowstyle": "->", "color": ARROW_COLOR, "linewidth": 1.4}
+        axes.annotate("", (arrow.start, arrow.y), (arrow.end, arrow.y), arrowprops=shape)
         middle = (arrow.start + arrow.end) / 2, arrow.y
         axes.annotate(
             arrow.text, middle, (0, 4), textcoords="offset points", ha="center", color=ARROW_COLOR, fontsize=8

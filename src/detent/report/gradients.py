@@ -40,14 +40,21 @@ def variance_figures(comparisons: Sequence[Comparison], hidden: Collection[str],
     """One figure per definition, on a logarithmic scale, a panel per task."""
     figures = []
     for metric, (name, title, label, caption) in VARIANCES.items():
-        panels = [_variance_panel(comparison, hidden, seed, metric, label) for comparison in comparisons]
-        panels = [panel for panel in panels if panel.series]
+        panels = metric_panels(comparisons, metric, label, hidden, seed)
         if panels:
-            figures.append(Figure(name, title, f"{caption} Logarithmic scale.", tuple(panels)))
+            figures.append(Figure(name, title, f"{caption} Logarithmic scale.", panels))
     return figures
 
 
-def _variance_panel(comparison: Comparison, hidden: Collection[str], seed: int, metric: str, label: str) -> Panel:
+def metric_panels(
+    comparisons: Sequence[Comparison], metric: str, label: str, hidden: Collection[str], seed: int
+) -> tuple[Panel, ...]:
+    """A column of the metrics against steps, on a logarithmic scale, for each task that has it."""
+    panels = (_metric_panel(comparison, metric, label, hidden, seed) for comparison in comparisons)
+    return tuple(panel for panel in panels if panel.series)
+
+
+def _metric_panel(comparison: Comparison, metric: str, label: str, hidden: Collection[str], seed: int) -> Panel:
     series = []
     for cell in comparison.cells:
         lines = [line for line in (run.metric(metric) for run in cell.runs) if len(line[0])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -38,7 +39,7 @@ def aggregate_figure(aggregates: Sequence[Aggregate], hidden: Collection[str], s
         points = aggregate.points()
         groups = [group for group in aggregate.groups if group not in hidden]
         series = [_series(group, points, mean_curve(aggregate.curves(group, points), seed)) for group in groups]
-        series += _paper_series(groups, points, lambda group, step, of=aggregate: paper_mean(of, group, step))
+        series += _paper_series(groups, points, partial(paper_mean, aggregate))
         measure = aggregate.comparisons[0].runs[0].measure
         title = f"{aggregate.family}, mean of {len(aggregate.tasks)} tasks, {aggregate.algo.upper()}"
         panels.append(Panel(title, STEPS, Axis(measure), tuple(series), _arrow(aggregate, groups, seed)))
@@ -106,9 +107,7 @@ def _task_panel(
             series.append(_series(cell.group, points, band(points, lines, seed)))
     if with_paper and shown:
         ends = common_points([run.at for cell in shown for run in cell.runs])
-        series += _paper_series(
-            [cell.group for cell in shown], ends, lambda group, step: paper_of(comparison, group, step)
-        )
+        series += _paper_series([cell.group for cell in shown], ends, partial(paper_of, comparison))
     title = f"{comparison.task}, {comparison.algo.upper()}"
     return Panel(title, axis, Axis(comparison.runs[0].measure), tuple(series))
 
@@ -161,7 +160,7 @@ def _arrow(aggregate: Aggregate, groups: Sequence[str], seed: int) -> Arrow | No
     first, *others = curves
     best = max(others, key=lambda group: float(np.mean([task[:, -1].mean() for task in curves[group]])))
     gain = speedup(points, curves[first], curves[best], seed)
-    if gain.value <= 1:
+    if gain.value < 1.05:
         return None
     score = float(np.mean([task[:, -1].mean() for task in curves[best]]))
     return Arrow(points[-1] / gain.value, points[-1], score, f"{gain.value:.1f} times sooner", (first, best))

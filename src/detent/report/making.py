@@ -19,7 +19,7 @@ from detent.report.comparing import (
 )
 from detent.report.curves import aggregates_of, comparisons_of
 from detent.report.drawing import draw
-from detent.report.gradients import components_figure, components_table, variance_figures
+from detent.report.gradients import components_figure, components_table, metric_panels, variance_figures
 from detent.report.learning import aggregate_figure, tasks_figure, wall_clock_figure
 from detent.report.loading import Results
 from detent.report.page import GENERATOR, page
@@ -47,6 +47,14 @@ def figures(results: Results, seed: int = 0) -> dict[str, Figure]:
         loss_swap_figure(comparisons, seed),
     ]
     return {figure.name: figure for figure in found if figure is not None}
+
+
+def metric_figure(results: Results, metric: str, seed: int = 0) -> Figure:
+    """Any column of metrics.jsonl against steps, on a logarithmic scale, mean over seeds."""
+    panels = metric_panels(comparisons_of(results.runs), metric, metric, (), seed)
+    if not panels:
+        raise ConfigError(f"no run has a metric '{metric}'")
+    return Figure(metric.replace("/", "-"), metric, "Mean over seeds. Logarithmic scale.", panels)
 
 
 def tables(results: Results, seed: int = 0) -> dict[str, Table]:

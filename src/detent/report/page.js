@@ -43,8 +43,10 @@
       const map = (value) => from + ((Math.log10(value) - a) / (b - a)) * (to - from);
       const ticks = [];
       const stride = Math.max(1, Math.ceil((b - a) / 5));
-      for (let power = Math.ceil(a); power <= b; power += stride) ticks.push(10 ** power);
-      if (ticks.length < 2) for (const part of [0, 0.5, 1]) ticks.push(10 ** (a + part * (b - a)));
+      const steps = b - a < 2 ? [1, 2, 5] : [1];
+      for (let power = Math.floor(a); power <= b; power += stride) {
+        for (const step of steps) if (step * 10 ** power >= low && step * 10 ** power <= high) ticks.push(step * 10 ** power);
+      }
       return { map, ticks };
     }
     const span = high - low || 1;
@@ -98,7 +100,7 @@
   function drawCurves(panel, holder, svg, tip) {
     const width = holder.clientWidth - 20;
     const height = Math.max(200, Math.min(340, width * 0.62));
-    const box = { left: 52, right: width - 12, top: 10, bottom: height - 40 };
+    const box = { left: 52, right: width - 14, top: 10, bottom: height - 40 };
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     svg.setAttribute("height", height);
     const lines = panel.series.filter(visible);
@@ -109,6 +111,8 @@
     const xs = lines.flatMap((line) => line.x);
     const ys = lines.flatMap((line) => [...line.y, ...(line.low ?? []), ...(line.high ?? [])]);
     const yRange = extent(ys, panel.y, true);
+    const longest = Math.max(...scale(panel.y, ...yRange, 1, 0).ticks.map((tick) => shown(tick, panel.y).length));
+    box.left = 26 + 6.5 * longest;
     const x = scale(panel.x, ...extent(xs, panel.x, false), box.left, box.right);
     const y = scale(panel.y, ...yRange, box.bottom, box.top);
     const xTicks = panel.x.log ? [...new Set(xs)].sort((a, b) => a - b) : x.ticks;
@@ -137,7 +141,7 @@
       }
       const path = known.map((index) => `${x.map(line.x[index])},${y.map(line.y[index])}`).join(" ");
       make("polyline", { class: `curve ${line.style}`, points: path, style: `stroke:${color(line.key)}`, "data-key": line.key }, svg);
-      if (line.style === "solid" && known.length < 12) {
+      if (known.length === 1 || (line.style === "solid" && known.length < 12)) {
         for (const index of known) make("circle", { cx: x.map(line.x[index]), cy: y.map(line.y[index]), r: 2.6, style: `fill:${color(line.key)}` }, svg);
       }
     }

@@ -133,24 +133,27 @@ def _range(counts: Any) -> str:
 
 def _callouts(results: Results) -> str:
     """What a reader must know before reading on."""
-    out = []
+    sentences = []
     comparisons = comparisons_of(results.runs)
-    alone = [cell for comparison in comparisons for cell in comparison.cells if len(comparison.final(cell)) == 1]
-    if alone:
-        several = "Every group has" if len(alone) == sum(len(c.cells) for c in comparisons) else "Some groups have"
-        out.append(f"<p>{several} one seed: no interval is shown for it, and a difference may be luck.</p>")
+    cells = [(comparison, cell) for comparison in comparisons for cell in comparison.cells]
+    single = [cell for comparison, cell in cells if len(comparison.final(cell)) == 1]
+    if single:
+        which = "Every group has" if len(single) == len(cells) else "Some groups have"
+        sentences.append(f"{which} one seed: no interval is shown for it, and a difference may be luck.")
     for aggregate in aggregates_of(comparisons):
         if aggregate.left_out:
-            names = ", ".join(aggregate.left_out)
-            out.append(
-                f"<p>{escape(names)}: not in the mean over {len(aggregate.tasks)} {escape(aggregate.family)} tasks "
-                f"({aggregate.algo.upper()}), for want of some of them.</p>"
+            sentences.append(
+                f"Not in the mean over {len(aggregate.tasks)} {aggregate.family} tasks ({aggregate.algo.upper()}), for "
+                f"want of some of them: {', '.join(aggregate.left_out)}."
             )
     if not results.scored:
-        out.append("<p>There are no evaluations yet, so there is nothing to draw.</p>")
-    out.append(_list("missing", "What is missing: {} runs are not complete", results.missing))
-    out.append(_list("problems", "Problems with files: {}", results.problems))
-    return "".join(f'<div class="callout">{text}</div>' for text in out if text)
+        sentences.append("There are no evaluations yet, so there is nothing to draw.")
+    boxes = [
+        "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences),
+        _list("missing", "What is missing: {} not complete", results.missing),
+        _list("problems", "Problems with files: {}", results.problems),
+    ]
+    return "".join(f'<div class="callout">{box}</div>' for box in boxes if box)
 
 
 def _list(name: str, title: str, sentences: Sequence[str]) -> str:
@@ -158,7 +161,8 @@ def _list(name: str, title: str, sentences: Sequence[str]) -> str:
         return ""
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
     opened = " open" if len(sentences) <= 6 else ""
-    return f'<details id="{name}"{opened}><summary>{title.format(len(sentences))}</summary><ul>{items}</ul></details>'
+    count = f"{len(sentences)} run{'s' * (len(sentences) > 1)}" if name == "missing" else str(len(sentences))
+    return f'<details id="{name}"{opened}><summary>{title.format(count)}</summary><ul>{items}</ul></details>'
 
 
 def _legend(keys: Sequence[str], has_paper: bool) -> str:
@@ -246,8 +250,8 @@ def _closing_sections(results: Results, tables: Mapping[str, Table]) -> list[tup
     speed = ""
     if "runtime" in tables:
         speed += _paragraph(
-            "Median steps per second over a run's iterations, mean over runs; hours of training without evaluations. The "
-            "paper's numbers are means over its five Gymnasium tasks, 5M steps, on machines with GPUs."
+            "Median steps per second over a run's iterations, mean over runs; hours of training without evaluations. "
+            "The paper's numbers are means over its five Gymnasium tasks, 5M steps, on machines with GPUs."
         )
         speed += _table("By variant", tables["runtime"], True)
     if "runtime-bins" in tables:
@@ -269,19 +273,19 @@ def _closing_sections(results: Results, tables: Mapping[str, Table]) -> list[tup
 
 def _method() -> str:
     points = (
-        "A score is the mean of an evaluation's episodes with sampled actions: the TD3-normalized return (0 is a random "
-        "policy, 1 is TD3) where the paper normalizes the task, the success rate where the environment reports one, the "
-        "plain return elsewhere. Plain returns are never averaged over tasks.",
-        "Curves are brought onto common steps by straight lines between a run's own evaluations, never beyond its first "
-        "and last. Each point is over the runs that have it; the values under the pointer tell how many.",
+        "A score is the mean of an evaluation's episodes with sampled actions: the TD3-normalized return (0 is a "
+        "random policy, 1 is TD3) where the paper normalizes the task, the success rate where the environment reports "
+        "one, the plain return elsewhere. Plain returns are never averaged over tasks.",
+        "Curves are brought onto common steps by straight lines between a run's own evaluations, never beyond its "
+        "first and last. Each point is over the runs that have it; the values under the pointer tell how many.",
         "Scores in tables are those at the step where the first complete run of the task ends; a run that has not got "
         "there is not counted in them.",
         "Intervals are 95% percentile bootstrap intervals over seeds, stratified by task, with "
         f"{RESAMPLES:,} resamples from a fixed seed. Where a task has a single run there is none.",
         "IQM: the interquartile mean, over the runs of all tasks together. p95: the 95th percentile of a run's "
         "evaluations over training, mean over runs.",
-        "Speed-up: the final step divided by the step at which the mean curve of a first reaches the final score of b; 0 "
-        "where it never does.",
+        "Speed-up: the final step divided by the step at which the mean curve of a first reaches the final score of b; "
+        "0 where it never does.",
     )
     return '<ul class="method">' + "".join(f"<li>{escape(point)}</li>" for point in points) + "</ul>"
 

@@ -128,7 +128,8 @@ def speedup(steps: Array, a: ByTask, b: ByTask, seed: int = 0, resamples: int = 
 
     def ratio(curve: Array, score: Array) -> Array:
         # A curve that begins above the score needs one step, not none.
-        return steps[-1] / np.maximum(steps_to_reach(steps, curve, score), 1.0)
+        times: Array = steps[-1] / np.maximum(steps_to_reach(steps, curve, score), 1.0)
+        return times
 
     value = ratio(_mean_of_tasks(a), _mean_of_tasks(b)[-1])
     drawn_a = _weights(a, seed, resamples) @ np.concatenate(a)

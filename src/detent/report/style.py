@@ -28,8 +28,8 @@ DARK = {
 }
 """The same on a dark page."""
 
-_OTHERS = ["#a05195", "#00798c", "#997404", "#d1495b", "#3d5a80", "#588157", "#6d597a", "#9c6644"]
-_OTHERS_DARK = ["#e29fd6", "#53c3d4", "#e6c35c", "#f28b97", "#98b6dd", "#a3c99f", "#c3a9d1", "#d8ab8a"]
+_OTHERS = ["#00798c", "#997404", "#d1495b", "#3d5a80", "#588157", "#a05195", "#9c6644", "#6d597a"]
+_OTHERS_DARK = ["#53c3d4", "#e6c35c", "#f28b97", "#98b6dd", "#a3c99f", "#e29fd6", "#d8ab8a", "#c3a9d1"]
 
 
 def colors(groups: Iterable[str]) -> dict[str, tuple[str, str]]:

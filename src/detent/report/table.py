@@ -20,7 +20,7 @@ class Table:
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping[str, Any]], names: Iterable[str] = ()) -> Table:
-        """A table of all keys of `rows` in the order they are met; `names` come first, and are there without rows too."""
+        """A table of all keys of `rows` in the order they are met; `names` come first, and are there in any case."""
         rows = list(rows)
         keys = dict.fromkeys([*names, *(key for row in rows for key in row)])
         return cls({key: [row.get(key) for row in rows] for key in keys})
