@@ -93,16 +93,22 @@ def measure_of(task: str, evaluations: tuple[dict[str, Any], ...]) -> Measure:
     """TD3-normalized where the paper normalizes the task, success where the environment reports it, else the return."""
     if normalized(task, 0.0) is not None:
         return "TD3-normalized return"
-    return "success rate" if any("success" in row["stochastic"] for row in evaluations) else "return"
+    return "success rate" if any(_success(row["stochastic"]) is not None for row in evaluations) else "return"
 
 
 def score_of(measure: Measure, task: str, evaluation: Mapping[str, Any]) -> float:
     """The headline number of an evaluation: that of sampled actions, as in the paper."""
     played = evaluation["stochastic"]
     if measure == "success rate":
-        return float(played.get("success") or 0.0)
+        return float(_success(played) or 0.0)
     scaled = normalized(task, played["return"])
     return float(played["return"] if scaled is None else scaled)
+
+
+def _success(played: Mapping[str, Any]) -> float | None:
+    """The share of episodes that succeeded at any time, where the environment reports that."""
+    share: float | None = played.get("success_once", played.get("success"))
+    return share
 
 
 def training_hours(at: Array, metrics: tuple[dict[str, Any], ...]) -> Array:
