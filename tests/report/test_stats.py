@@ -31,17 +31,18 @@ def test_the_interquartile_mean_and_the_mean_are_rliables(runs: int, tasks: int)
     assert stats.mean(by_task(array)).value == pytest.approx(metrics.aggregate_mean(array), abs=1e-12)
 
 
-@pytest.mark.parametrize(("runs", "tasks"), SIZES)
+@pytest.mark.parametrize(("runs", "tasks"), [(3, 5), (8, 1), (5, 5), (10, 3)])
 @pytest.mark.parametrize("name", ["iqm", "mean"])
 def test_stratified_bootstrap_intervals_are_rliables(name: str, runs: int, tasks: int) -> None:
-    array = scores(runs, tasks, seed=runs)
+    array = np.random.default_rng(runs).normal(size=(runs, tasks)) + np.arange(tasks)
     function = {"iqm": metrics.aggregate_iqm, "mean": metrics.aggregate_mean}[name]
     _, intervals = library.get_interval_estimates(
         {"a": array}, lambda drawn: np.array([function(drawn)]), reps=2000, random_state=np.random.RandomState(1)
     )
     ours = {"iqm": stats.iqm, "mean": stats.mean}[name](by_task(array))
-    # Two independent bootstraps; the scores spread over about 1.
-    assert [ours.low, ours.high] == pytest.approx(intervals["a"][:, 0], abs=0.06)
+    # Two bootstraps of their own. The end of a 95% interval, drawn 2000 times, has a standard deviation of 0.06 of that
+    # of the mean, which is 0.015 of the width; a 90% interval would be 0.08 of the width off at each end.
+    assert [ours.low, ours.high] == pytest.approx(intervals["a"][:, 0], abs=0.06 * (ours.high - ours.low))
 
 
 def test_an_interval_is_stratified_so_that_a_difference_between_tasks_does_not_widen_it() -> None:
