@@ -92,8 +92,10 @@ def load(*directories: Path | str, external: Sequence[Path | str] = ()) -> Resul
     for directory in map(Path, directories):
         if not directory.is_dir():
             raise ConfigError(f"there is no directory {directory}")
-        before = len(seen)
-        for place, study in _find(directory):
+        found = list(_find(directory))
+        if not found:
+            raise ConfigError(f"{directory} holds nothing to report: no study.json and no run directory in or below it")
+        for place, study in found:
             if place.resolve() in seen:
                 continue
             seen.add(place.resolve())
@@ -104,8 +106,6 @@ def load(*directories: Path | str, external: Sequence[Path | str] = ()) -> Resul
             for entry in study["runs"]:
                 seen.add((place / entry["path"]).resolve())
                 runs.extend(_read_run(place / entry["path"], entry, problems.append))
-        if len(seen) == before and not any(directory.resolve().is_relative_to(other) for other in seen):
-            raise ConfigError(f"{directory} holds nothing to report: no study.json and no run directory in or below it")
     for file in external:
         runs.extend(read_external(Path(file)))
     runs = _without_copies(_grouped(runs), problems.append)

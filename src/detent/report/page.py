@@ -63,7 +63,7 @@ def page(
         f'<section id="{name}"><h2>{escape(title)}</h2>{content}</section>' for name, title, content in sections
     )
     shown = {"keys": keys, "figures": [_figure_data(figure) for figure in figures.values()]}
-    data = json.dumps(shown, separators=(",", ":"), ensure_ascii=False).replace("</", "<\\/")
+    data = json.dumps(shown, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     return f"""<!doctype html>
 <html lang="en">
 <head>

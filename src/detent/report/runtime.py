@@ -15,9 +15,9 @@ from detent.report.table import Table
 
 
 def speed_of(run: Run) -> float | None:
-    """Median steps per second over the iterations after the first, which also warms up."""
-    speeds = run.metric("time/sps")[1][1:]
-    return float(np.median(speeds)) if len(speeds) else None
+    """Median steps per second over the iterations; the first, which also warms up, counts only if there is no other."""
+    speeds = run.metric("time/sps")[1]
+    return float(np.median(speeds[1:] if len(speeds) > 1 else speeds)) if len(speeds) else None
 
 
 def variants_table(comparisons: Sequence[Comparison]) -> Table:
