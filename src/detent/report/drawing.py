@@ -29,14 +29,14 @@ def draw(figure: Figure, *paths: Path, palette: Colors | None = None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {"Date": None} if path.suffix == ".svg" else None
         with matplotlib.rc_context({"svg.hashsalt": figure.name}):
-            canvas.savefig(path, dpi=150, metadata=metadata)
+            canvas.savefig(path, metadata=metadata)
 
 
 def _canvas(figure: Figure, palette: Colors) -> Canvas:
     columns = min(len(figure.panels), MOST_COLUMNS)
     rows = ceil(len(figure.panels) / columns)
     width = max(4.4 * columns, 6.0)
-    canvas = Canvas(figsize=(width, 3.4 * rows + 0.5), layout="constrained")
+    canvas = Canvas(figsize=(width, 3.4 * rows + 0.5), dpi=150, layout="constrained")
     places = canvas.subplots(rows, columns, squeeze=False).ravel()
     for axes, panel in zip(places, figure.panels, strict=False):
         {"curves": _curves, "bars": _bars, "intervals": _intervals}[figure.kind](axes, panel, palette)
@@ -46,6 +46,11 @@ def _canvas(figure: Figure, palette: Colors) -> Canvas:
         axes.set_axis_off()
     if figure.kind == "curves":
         _legend(canvas, figure, palette, width)
+    # Once for all files: finding the layout takes as long as drawing.
+    layout = canvas.get_layout_engine()
+    if layout is not None:
+        layout.execute(canvas)
+    canvas.set_layout_engine("none")
     return canvas
 
 
@@ -83,7 +88,7 @@ def _curves(axes: Axes, panel: Panel, palette: Colors) -> None:
 def _scale(axes: Axes, panel: Panel) -> None:
     axes.set_xlabel(panel.x.label, fontsize=9)
     axes.set_ylabel(panel.y.label, fontsize=9)
-    axes.tick_params(labelsize=8)
+    axes.tick_params(which="both", labelsize=8)
     if panel.y.log:
         axes.set_yscale("log")
     if panel.x.log:
