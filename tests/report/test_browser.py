@@ -19,7 +19,9 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
-from detent.report import load, write_report
+from detent.report import figures, load, tables
+from detent.report.page import page
+from detent.report.style import colors
 
 Make = Callable[..., Path]
 
@@ -93,9 +95,13 @@ def study(tmp_path: Path, make_study: Make) -> Path:
 
 
 @pytest.fixture
-def page(browser: Chrome, study: Path) -> Chrome:
+def opened(browser: Chrome, study: Path) -> Chrome:
     """The report of the study, open on a desktop."""
-    path = write_report(load(study), study / "report")
+    results = load(study)
+    drawn, tabled = figures(results), tables(results)
+    path = study / "index.html"
+    # Without the pictures beside it, which other tests look at and which take long.
+    path.write_text(page(results, drawn, tabled, colors(dict.fromkeys(k for f in drawn.values() for k in f.keys))))
     resize(browser, 1280)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
     browser.get_log("browser")
@@ -116,113 +122,120 @@ def expect(browser: Chrome, condition: Callable[[], object]) -> None:
     WebDriverWait(browser, 10).until(lambda _: condition())
 
 
-def test_the_page_shows_its_figures_switches_them_and_says_what_is_under_the_pointer(page: Chrome) -> None:
+def test_the_page_shows_its_figures_switches_them_and_says_what_is_under_the_pointer(opened: Chrome) -> None:
     # One page for all of it: making and opening one takes most of the time.
-    figures_are_visible(page)
-    a_switch_hides_a_group_in_all_figures_and_brings_it_back(page)
-    the_papers_curves_have_a_switch_too(page)
-    pointing_tells_values_intervals_and_runs(page)
-    keys_tell_them_too(page)
-    tabs_show_one_definition_at_a_time(page)
-    it_fits_a_phone(page)
-    it_follows_a_dark_system(page)
-    assert [entry for entry in page.get_log("browser") if entry["level"] == "SEVERE"] == []
+    figures_are_visible(opened)
+    a_switch_hides_a_group_in_all_figures_and_brings_it_back(opened)
+    the_papers_curves_have_a_switch_too(opened)
+    pointing_tells_values_intervals_and_runs(opened)
+    keys_tell_them_too(opened)
+    tabs_show_one_definition_at_a_time(opened)
+    it_fits_a_phone(opened)
+    it_follows_a_dark_system(opened)
+    assert [entry for entry in opened.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
-def figures_are_visible(page: Chrome) -> None:
-    names = {place.get_attribute("data-figure") for place in elements(page, "[data-figure]") if place.is_displayed()}
+def figures_are_visible(browser: Chrome) -> None:
+    names = {place.get_attribute("data-figure") for place in elements(browser, "[data-figure]") if place.is_displayed()}
     assert names == {
         "aggregate", "tasks", "wall-clock", "improvement", "profiles", "gradient-variance", "components", "bins",
         "width", "loss-swap",
     }  # fmt: skip
     for name in names:
-        for drawing in elements(page, f'[data-figure="{name}"] svg'):
+        for drawing in elements(browser, f'[data-figure="{name}"] svg'):
             assert drawing.size["width"] > 200
             assert drawing.size["height"] > 60
             assert drawing.find_elements(By.CSS_SELECTOR, "polyline, .bar, .dot"), name
             assert (drawing.get_attribute("aria-label") or "").endswith("Arrow keys read the values.")
     for variant in ("rn-d", "rn-c", "mlp-d", "mlp-c"):
-        (curve,) = [line for line in curves(page, "aggregate", variant) if "solid" in str(line.get_attribute("class"))]
+        (curve,) = [
+            line for line in curves(browser, "aggregate", variant) if "solid" in str(line.get_attribute("class"))
+        ]
         assert curve.size["width"] > 200
         assert curve.size["height"] > 20
-    assert elements(page, '[data-figure="aggregate"] .band')
-    assert elements(page, '[data-figure="aggregate"] .arrow-line')
-    assert "Ant-v4, ppo, rn-d, seed 4: not started" in page.find_element(By.ID, "missing").text
+    assert elements(browser, '[data-figure="aggregate"] .band')
+    assert elements(browser, '[data-figure="aggregate"] .arrow-line')
+    assert "Ant-v4, ppo, rn-d, seed 4: not started" in browser.find_element(By.ID, "missing").text
 
 
-def a_switch_hides_a_group_in_all_figures_and_brings_it_back(page: Chrome) -> None:
-    switch = page.find_element(By.CSS_SELECTOR, '.toggle[data-key="mlp-c"]')
-    before = len(elements(page, 'polyline[data-key="mlp-c"], .bar[data-key="mlp-c"]'))
-    others = len(curves(page, "tasks", "rn-d"))
+def a_switch_hides_a_group_in_all_figures_and_brings_it_back(browser: Chrome) -> None:
+    switch = browser.find_element(By.CSS_SELECTOR, '.toggle[data-key="mlp-c"]')
+    before = len(elements(browser, 'polyline[data-key="mlp-c"], .bar[data-key="mlp-c"]'))
+    others = len(curves(browser, "tasks", "rn-d"))
     assert before > 8
     switch.click()
-    expect(page, lambda: not elements(page, '[data-key="mlp-c"]:not(.toggle)'))
+    expect(browser, lambda: not elements(browser, '[data-key="mlp-c"]:not(.toggle)'))
     assert switch.get_attribute("aria-pressed") == "false"
-    assert len(curves(page, "tasks", "rn-d")) == others
+    assert len(curves(browser, "tasks", "rn-d")) == others
     switch.click()
-    expect(page, lambda: len(elements(page, 'polyline[data-key="mlp-c"], .bar[data-key="mlp-c"]')) == before)
+    expect(browser, lambda: len(elements(browser, 'polyline[data-key="mlp-c"], .bar[data-key="mlp-c"]')) == before)
     assert switch.get_attribute("aria-pressed") == "true"
 
 
-def the_papers_curves_have_a_switch_too(page: Chrome) -> None:
-    assert elements(page, "polyline.dashed")
-    switch = page.find_element(By.CSS_SELECTOR, '.toggle[data-key="the paper"]')
+def the_papers_curves_have_a_switch_too(browser: Chrome) -> None:
+    assert elements(browser, "polyline.dashed")
+    switch = browser.find_element(By.CSS_SELECTOR, '.toggle[data-key="the paper"]')
     switch.click()
-    expect(page, lambda: not elements(page, "polyline.dashed"))
-    assert curves(page, "tasks", "rn-d")
+    expect(browser, lambda: not elements(browser, "polyline.dashed"))
+    assert curves(browser, "tasks", "rn-d")
     switch.click()
-    expect(page, lambda: elements(page, "polyline.dashed"))
+    expect(browser, lambda: elements(browser, "polyline.dashed"))
 
 
-def pointing_tells_values_intervals_and_runs(page: Chrome) -> None:
-    drawing = page.find_element(By.CSS_SELECTOR, '[data-figure="tasks"] svg')
-    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", drawing)
-    ActionChains(page).move_to_element(drawing).perform()
-    tip = page.find_element(By.CSS_SELECTOR, '[data-figure="tasks"] .tip')
-    expect(page, tip.is_displayed)
+def pointing_tells_values_intervals_and_runs(browser: Chrome) -> None:
+    drawing = browser.find_element(By.CSS_SELECTOR, '[data-figure="tasks"] svg')
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", drawing)
+    ActionChains(browser).move_to_element(drawing).perform()
+    tip = browser.find_element(By.CSS_SELECTOR, '[data-figure="tasks"] .tip')
+    expect(browser, tip.is_displayed)
     assert "environment steps" in tip.text
     # A value, its interval, and the three seeds behind it.
     assert any(line.startswith("rn-d  ") or line.startswith("rn-d ") for line in tip.text.splitlines()), tip.text
     assert "[" in tip.text
     assert "3 runs" in tip.text
-    ActionChains(page).move_to_element(page.find_element(By.TAG_NAME, "h2")).perform()
-    expect(page, lambda: not tip.is_displayed())
+    ActionChains(browser).move_to_element(browser.find_element(By.TAG_NAME, "h2")).perform()
+    expect(browser, lambda: not tip.is_displayed())
 
 
-def keys_tell_them_too(page: Chrome) -> None:
-    drawing = page.find_element(By.CSS_SELECTOR, '[data-figure="aggregate"] svg')
-    tip = page.find_element(By.CSS_SELECTOR, '[data-figure="aggregate"] .tip')
-    page.execute_script("arguments[0].focus()", drawing)
+def keys_tell_them_too(browser: Chrome) -> None:
+    drawing = browser.find_element(By.CSS_SELECTOR, '[data-figure="aggregate"] svg')
+    tip = browser.find_element(By.CSS_SELECTOR, '[data-figure="aggregate"] .tip')
+    browser.execute_script("arguments[0].focus()", drawing)
     drawing.send_keys(Keys.ARROW_RIGHT)
-    expect(page, tip.is_displayed)
+    expect(browser, tip.is_displayed)
     first = tip.text
     drawing.send_keys(Keys.END)
-    expect(page, lambda: tip.text != first)
+    expect(browser, lambda: tip.text != first)
     assert tip.text.startswith("1M environment steps")
+    data = browser.execute_script("return JSON.parse(document.getElementById('data').textContent)")
+    (panel,) = next(figure["panels"] for figure in data["figures"] if figure["name"] == "aggregate")
+    series = next(series for series in panel["series"] if series["label"] == "mlp-c")
+    value, low, high = (f"{float(f'{series[name][-1]:.3g}'):g}" for name in ("y", "low", "high"))
+    assert f"mlp-c {value} [{low}, {high}] 6 runs" in " ".join(tip.text.split())
     drawing.send_keys(Keys.ESCAPE)
-    expect(page, lambda: not tip.is_displayed())
+    expect(browser, lambda: not tip.is_displayed())
 
 
-def tabs_show_one_definition_at_a_time(page: Chrome) -> None:
-    page.find_element(By.ID, "tab-gradient-variance-authors").click()
-    expect(page, lambda: curves(page, "gradient-variance-authors", "rn-d"))
-    assert page.find_element(By.CSS_SELECTOR, '[data-figure="gradient-variance-authors"]').is_displayed()
-    assert not page.find_element(By.CSS_SELECTOR, '[data-figure="gradient-variance"]').is_displayed()
+def tabs_show_one_definition_at_a_time(browser: Chrome) -> None:
+    browser.find_element(By.ID, "tab-gradient-variance-authors").click()
+    expect(browser, lambda: curves(browser, "gradient-variance-authors", "rn-d"))
+    assert browser.find_element(By.CSS_SELECTOR, '[data-figure="gradient-variance-authors"]').is_displayed()
+    assert not browser.find_element(By.CSS_SELECTOR, '[data-figure="gradient-variance"]').is_displayed()
 
 
-def it_fits_a_phone(page: Chrome) -> None:
-    resize(page, 390)
-    expect(page, lambda: page.execute_script("return document.documentElement.clientWidth") == 390)
-    assert page.execute_script("return document.documentElement.scrollWidth") <= 390
-    expect(page, lambda: all(drawing.size["width"] <= 390 for drawing in elements(page, ".panel svg")))
+def it_fits_a_phone(browser: Chrome) -> None:
+    resize(browser, 390)
+    expect(browser, lambda: browser.execute_script("return document.documentElement.clientWidth") == 390)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+    expect(browser, lambda: all(drawing.size["width"] <= 390 for drawing in elements(browser, ".panel svg")))
 
 
-def it_follows_a_dark_system(page: Chrome) -> None:
+def it_follows_a_dark_system(browser: Chrome) -> None:
     def lightness() -> int:
-        color = page.execute_script("return getComputedStyle(document.body).backgroundColor")
+        color = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
         return sum(int(part) for part in color.removeprefix("rgb(").removesuffix(")").split(","))
 
     assert lightness() > 600
     wanted = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
-    page.execute_cdp_cmd("Emulation.setEmulatedMedia", wanted)
-    expect(page, lambda: lightness() < 150)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", wanted)
+    expect(browser, lambda: lightness() < 150)

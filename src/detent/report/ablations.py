@@ -48,7 +48,7 @@ def sweep_groups(comparisons: Sequence[Comparison]) -> set[str]:
 
 
 def bins_figure(comparisons: Sequence[Comparison], seed: int) -> Figure | None:
-    """Final score against the number of bins; what has no bins is a level line."""
+    """Final score against the number of bins; what was not run with several is a level line."""
     panels = []
     for comparison in swept(comparisons, BINS):
         sweeps = _sweeps(comparison, BINS)
@@ -79,7 +79,9 @@ def bins_figure(comparisons: Sequence[Comparison], seed: int) -> Figure | None:
         panels.append(Panel(title, Axis("bins per action dimension", log=True), Axis(label), tuple(series)))
     if not panels:
         return None
-    caption = "Mean over seeds with 95% bootstrap intervals. Level lines: groups without bins."
+    caption = (
+        "Mean over seeds with 95% bootstrap intervals. Level lines: groups that have no bins, or one number of them."
+    )
     return Figure("bins", "Number of bins", caption, tuple(panels))
 
 

@@ -77,13 +77,19 @@
     return best;
   };
 
-  const interval = (series, index, axis) =>
-    series.low && series.low[index] !== null ? ` [${shown(series.low[index], axis)}, ${shown(series.high[index], axis)}]` : "";
-  const runs = (series, index) => {
-    if (!series.runs) return "";
-    const count = series.runs[index];
-    return ` ${count} run${count === 1 ? "" : "s"}`;
+  // What is drawn at x: a point of the series, or the line between two; null outside.
+  const valueAt = (series, x) => {
+    const after = series.x.findIndex((value) => value >= x);
+    if (after < 0 || (after === 0 && series.x[0] > x)) return null;
+    const before = series.x[after] === x ? after : after - 1;
+    const share = before === after ? 0 : (x - series.x[before]) / (series.x[after] - series.x[before]);
+    const between = (values) =>
+      !values || values[before] === null || values[after] === null ? null : values[before] + share * (values[after] - values[before]);
+    const count = series.runs ? Math.min(series.runs[before], series.runs[after]) : null;
+    return { y: between(series.y), low: between(series.low), high: between(series.high), runs: count };
   };
+  const interval = (low, high, axis) => (low === null || low === undefined ? "" : ` [${shown(low, axis)}, ${shown(high, axis)}]`);
+  const runs = (count) => (count === null ? "" : ` ${count} run${count === 1 ? "" : "s"}`);
   const tipRow = (series, text, note) => {
     const swatch = html("i");
     swatch.style.setProperty("--c", color(series.key));
@@ -152,16 +158,17 @@
       make("text", { class: "arrow", x: Math.min((a + b) / 2, box.right - 50), y: height_ - 7, "text-anchor": "middle" }, svg, arrow.text);
     }
     const cross = make("line", { class: "cross", y1: box.top, y2: box.bottom, visibility: "hidden" }, svg);
-    const stops = [...new Set(lines.filter((line) => line.style !== "level").flatMap((line) => line.x))].sort((a, b) => a - b);
+    const own = lines.filter((line) => line.style === "solid");
+    const stops = [...new Set((own.length ? own : lines).flatMap((line) => line.x))].sort((a, b) => a - b);
     const show = (at) => {
       cross.setAttribute("x1", x.map(at));
       cross.setAttribute("x2", x.map(at));
       cross.setAttribute("visibility", "visible");
       tip.replaceChildren(html("small", { textContent: `${shown(at, panel.x)} ${panel.x.label}` }));
       for (const line of lines) {
-        if (at < line.x[0] - 1e-9 || at > line.x[line.x.length - 1] + 1e-9) continue;
-        const index = nearest(line.x, at);
-        tip.append(tipRow(line, shown(line.y[index], panel.y) + interval(line, index, panel.y), runs(line, index)));
+        const value = valueAt(line, at);
+        if (value === null || value.y === null) continue;
+        tip.append(tipRow(line, shown(value.y, panel.y) + interval(value.low, value.high, panel.y), runs(value.runs)));
       }
       placeTip(tip, holder, x.map(at), 30);
     };
@@ -220,7 +227,7 @@
     });
     const show = (index) => {
       const row = rows[index];
-      tip.replaceChildren(tipRow(row, shown(value(row), axis) + interval(row, 0, axis), runs(row, 0)));
+      tip.replaceChildren(tipRow(row, shown(value(row), axis) + interval(row.low?.[0], row.high?.[0], axis), runs(row.runs ? row.runs[0] : null)));
       placeTip(tip, holder, left, top + step * (index + 1) + 16);
     };
     const toStop = (event) => {
