@@ -199,8 +199,8 @@ def test_components_are_mean_snr_against_the_95th_percentile_with_their_correlat
     assert (row["snr"], row["score_p95"], row["tasks"]) == (pytest.approx(0.2), pytest.approx(0.6), 2)
     # Scores 0.4 and 0.8: standard deviation with n - 1 is 0.2828.
     assert row["score_p95_std_over_tasks"] == pytest.approx(0.28284, abs=1e-5)
-    snr, score = figures(results)["components"].panels
-    assert [series.y[0] for series in snr.series] == pytest.approx([0.3, 0.1, 0.2]), "in the order of the variants"
+    signal, score = figures(results)["components"].panels
+    assert [series.y[0] for series in signal.series] == pytest.approx([0.3, 0.1, 0.2]), "in the order of the variants"
     assert score.title == "PPO: score, correlation 1.00 (mean over 2 tasks)"
 
 
