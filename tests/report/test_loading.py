@@ -98,7 +98,11 @@ def test_a_torn_last_line_is_told_and_the_rows_before_it_are_used(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("damage", "sentence"),
-    [(b'{"step": 0}\nnonsense\n{"step": 1}\n', "line 2 of"), (b"\xff\xfe\n", "codec"), (b'[1]\n"a"\n', "2 rows of")],
+    [
+        (b'{"step": 0}\nnonsense\n{"step": 1}\n', "line 2 of"),
+        (b"\xff\xfe\n", "codec"),
+        (b'[1]\n{"step": 1, "stochastic": {"return": null}}\n', "2 rows of"),
+    ],
 )
 def test_a_damaged_file_costs_only_its_own_rows(damage: bytes, sentence: str, tmp_path: Path, make_run: Make) -> None:
     whole, damaged = make_run(tmp_path / "whole", [ZERO], seed=1), make_run(tmp_path / "damaged", [ZERO], seed=2)

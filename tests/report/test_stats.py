@@ -31,7 +31,7 @@ def test_the_interquartile_mean_and_the_mean_are_rliables(runs: int, tasks: int)
     assert stats.mean(by_task(array)).value == pytest.approx(metrics.aggregate_mean(array), abs=1e-12)
 
 
-@pytest.mark.parametrize(("runs", "tasks"), [(3, 5), (8, 1), (5, 5), (10, 3)])
+@pytest.mark.parametrize(("runs", "tasks"), [(3, 5), (8, 1)])
 @pytest.mark.parametrize("name", ["iqm", "mean"])
 def test_stratified_bootstrap_intervals_are_rliables(name: str, runs: int, tasks: int) -> None:
     array = np.random.default_rng(runs).normal(size=(runs, tasks)) + np.arange(tasks)

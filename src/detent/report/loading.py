@@ -14,7 +14,17 @@ import numpy as np
 
 from detent.config import ConfigError, read_toml
 from detent.report.external import read_external
-from detent.report.runs import Run, defaults, departures, describe, flat, measure_of, score_of, training_hours
+from detent.report.runs import (
+    Run,
+    columns_of,
+    defaults,
+    departures,
+    describe,
+    flat,
+    measure_of,
+    score_of,
+    training_hours,
+)
 from detent.report.table import Table
 from detent.runlog import RunError, read_rows
 
@@ -68,7 +78,7 @@ class Results:
         for run in self.runs:
             extra = run.evaluations or ({},) * len(run.at)
             for step, hours, score, row in zip(run.at, run.hours, run.scores, extra, strict=True):
-                known = {"step": int(step), "hours": None if np.isnan(hours) else float(hours), "score": float(score)}
+                known = {"step": int(step), "hours": _known(hours), "score": float(score)}
                 played = {
                     f"{play}_{key}": value
                     for play in ("stochastic", "deterministic")
@@ -80,7 +90,12 @@ class Results:
 
     def metrics_table(self) -> Table:
         """One row per iteration, with every column of metrics.jsonl."""
-        return Table.from_rows(({**_who(run), **row} for run in self.runs for row in run.metrics), (*_WHO, "step"))
+        rows = (
+            {**_who(run), **{name: _known(value) for name, value in zip(run.metrics, values, strict=True)}}
+            for run in self.runs
+            for values in zip(*run.metrics.values(), strict=True)
+        )
+        return Table.from_rows(rows, (*_WHO, "step"))
 
 
 def load(*directories: Path | str, external: Sequence[Path | str] = ()) -> Results:
@@ -160,11 +175,11 @@ def _read_run(path: Path, entry: dict[str, Any] | None, complain: Callable[[str]
         return
     info = _read_info(path, complain)
     task, variant, algo = str(who["task"]), str(who["variant"]), str(who["algo"])
-    metrics = _rows(path / "metrics.jsonl", complain)
+    metrics = columns_of(_rows(path / "metrics.jsonl", complain))
     evaluations = _rows(path / "evals.jsonl", complain)
     measure = measure_of(task, evaluations)
     preset = str(settings.get("preset") or (entry or {}).get("preset", "paper"))
-    changed = entry.get("overrides", {}) if entry else settings
+    changed = (entry.get("overrides") or {}) if entry else settings
     at = np.array([row["step"] for row in evaluations], float)
     image = settings.get("env.obs", flat(changed).get("env.obs", "state"))
     yield Run(
@@ -213,11 +228,17 @@ def _rows(path: Path, complain: Callable[[str], None]) -> tuple[dict[str, Any], 
         return ()
     if torn:
         complain(f"the last line of {path} is cut off; the {len(rows)} rows before it are used")
-    needed = "stochastic" if path.name == "evals.jsonl" else "step"
-    whole = tuple(row for row in rows if isinstance(row, dict) and "step" in row and needed in row)
+    whole = tuple(row for row in rows if _usable(row, path.name == "evals.jsonl"))
     if len(whole) < len(rows):
-        complain(f"{len(rows) - len(whole)} rows of {path} have no '{needed}' and are left out")
+        complain(f"{len(rows) - len(whole)} rows of {path} have no step or no return and are left out")
     return whole
+
+
+def _usable(row: Any, evaluation: bool) -> bool:
+    if not isinstance(row, dict) or not isinstance(row.get("step"), int | float):
+        return False
+    played = row.get("stochastic")
+    return not evaluation or (isinstance(played, dict) and isinstance(played.get("return"), int | float))
 
 
 def _grouped(runs: list[Run]) -> list[Run]:
@@ -270,6 +291,10 @@ def _what_is_missing(run: Run) -> str:
 def _who(run: Run) -> dict[str, Any]:
     who = (run.name, run.task, run.algo, run.variant, run.group, run.seed)
     return dict(zip(_WHO, who, strict=True))
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
 
 
 def _last_known(values: Any) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
@@ -55,8 +55,8 @@ class Run:
     returns: Array = field(default_factory=lambda: np.empty(0))
     hours: Array = field(default_factory=lambda: np.empty(0))
     """Hours of training up to there, evaluations not counted; NaN where unknown."""
-    metrics: tuple[dict[str, Any], ...] = ()
-    """Rows of metrics.jsonl."""
+    metrics: dict[str, Array] = field(default_factory=dict)
+    """Columns of metrics.jsonl, NaN where there is no value."""
     evaluations: tuple[dict[str, Any], ...] = ()
     """Rows of evals.jsonl."""
 
@@ -85,8 +85,10 @@ class Run:
 
     def metric(self, name: str) -> tuple[Array, Array]:
         """Steps and values of a column of the metrics, where it has a value."""
-        rows = [row for row in self.metrics if row.get(name) is not None]
-        return np.array([row["step"] for row in rows], float), np.array([row[name] for row in rows], float)
+        if name not in self.metrics:
+            return np.empty(0), np.empty(0)
+        known = np.isfinite(self.metrics[name])
+        return self.metrics["step"][known], self.metrics[name][known]
 
 
 def measure_of(task: str, evaluations: tuple[dict[str, Any], ...]) -> Measure:
@@ -111,13 +113,22 @@ def _success(played: Mapping[str, Any]) -> float | None:
     return share
 
 
-def training_hours(at: Array, metrics: tuple[dict[str, Any], ...]) -> Array:
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
+    """The numbers of rows as columns; a study has too many rows to keep each as a dict."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: np.array([_number(row.get(name)) for row in rows]) for name in names}
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else np.nan
+
+
+def training_hours(at: Array, metrics: Mapping[str, Array]) -> Array:
     """Hours of training up to the steps `at`, from the seconds of each iteration; NaN past the last row."""
-    rows = [row for row in metrics if row.get("time/iteration") is not None]
-    if not rows:
+    if "time/iteration" not in metrics or not np.isfinite(metrics["time/iteration"]).any():
         return np.full(len(at), np.nan)
-    steps = np.array([0.0, *(row["step"] for row in rows)])
-    seconds = np.cumsum([0.0, *(row["time/iteration"] for row in rows)])
+    steps = np.append(0.0, metrics["step"])
+    seconds = np.append(0.0, np.nancumsum(metrics["time/iteration"]))
     return np.interp(at, steps, seconds / 3600, right=np.nan)
 
 
