@@ -99,8 +99,10 @@
   const placeTip = (tip, holder, x, y) => {
     const width = holder.clientWidth;
     tip.hidden = false;
-    tip.style.left = `${Math.max(0, Math.min(x + 14, width - tip.offsetWidth - 2))}px`;
-    tip.style.top = `${Math.max(0, y)}px`;
+    // On a phone it would cover the figure, so it goes below.
+    const narrow = width < 480;
+    tip.style.left = `${narrow ? 0 : Math.max(0, Math.min(x + 14, width - tip.offsetWidth - 2))}px`;
+    tip.style.top = `${narrow ? holder.clientHeight - 6 : Math.max(0, y)}px`;
   };
 
   function drawCurves(panel, holder, svg, tip) {
