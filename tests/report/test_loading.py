@@ -10,6 +10,7 @@ import pytest
 
 from detent.config import ConfigError
 from detent.report import load
+from detent.report.runs import measure_of, score_of
 
 Make = Callable[..., Path]
 
@@ -35,6 +36,13 @@ def test_a_task_with_successes_is_scored_by_them_and_any_other_by_its_return(tmp
     assert (run.measure, run.scores.tolist()) == ("success rate", [0.1, 0.9])
     (run,) = load(make_run(tmp_path / "own", [1.0, 2.0], task="Pendulum-v1")).runs
     assert (run.measure, run.scores.tolist(), run.family) == ("return", [1.0, 2.0], None)
+
+
+@pytest.mark.parametrize("name", ["success", "success_once"])
+def test_success_at_any_time_is_the_score_where_both_kinds_are_reported(name: str) -> None:
+    row = {"stochastic": {"return": 3.0, name: 0.75, "success_at_end": 0.5}}
+    assert measure_of("PushCube-v1", (row,)) == "success rate"
+    assert score_of("success rate", "PushCube-v1", row) == 0.75
 
 
 def test_runs_are_found_at_any_depth_and_counted_once(tmp_path: Path, make_run: Make) -> None:
