@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 import detent
-from detent.figures import draw_learning_curves
+from detent import report
 from detent.progress import make_reporter
 from detent.runlog import read_rows
 from detent.video import RenderError, record_run
@@ -35,7 +35,7 @@ def main() -> None:
         for what, key in (("return", "return"), ("score (0 random, 1 TD3)", "score"), ("episode length", "length")):
             print(f"  {f'{what}, {name}':46}{before[play][key]:9.2f}  {after[play][key]:9.2f}")
 
-    draw_learning_curves([run], run / "learning-curve.png")
+    report.draw(report.figures(report.load(run))["tasks"], run / "learning-curve.png")
     print(f"\nlearning curve: {run / 'learning-curve.png'}")
     try:
         for path in record_run(run):

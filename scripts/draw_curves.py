@@ -1,4 +1,4 @@
-"""Draw what run directories hold.
+"""Draw one figure of what run directories hold; `detent report` draws them all.
 
 python scripts/draw_curves.py OUT.png RUN...              learning curves beside the paper's
 python scripts/draw_curves.py --metric NAME OUT.png RUN...  a column of metrics.jsonl
@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from detent.figures import draw_learning_curves, draw_metric
+from detent.report import draw, figures, load, metric_figure
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
@@ -17,7 +17,5 @@ if __name__ == "__main__":
     parser.add_argument("out", type=Path)
     parser.add_argument("runs", type=Path, nargs="+")
     given = parser.parse_args()
-    if given.metric:
-        draw_metric(given.runs, given.metric, given.out)
-    else:
-        draw_learning_curves(given.runs, given.out)
+    results = load(*given.runs)
+    draw(metric_figure(results, given.metric) if given.metric else figures(results)["tasks"], given.out)

@@ -162,7 +162,7 @@ def test_each_command_explains_its_flags(command: str, words: list[str], cli: De
 
 def test_an_unknown_command_names_the_nearest(cli: Detent) -> None:
     assert cli("trian", "Hopper-v4") == Outcome(2, "", "detent: there is no command 'trian'; did you mean train?\n")
-    assert "valid: diagnose, doctor, eval, list, proposition, train, video" in cli("x").err
+    assert "valid: diagnose, doctor, eval, list, proposition, report, train, video" in cli("x").err
 
 
 # Where settings come from.

@@ -16,7 +16,7 @@ LAYERS = [
     "spaces",
     "paper",
     "runlog",
-    "figures",
+    "report",
     "signals",
     "progress",
     "heads",
@@ -106,7 +106,18 @@ def f():
     assert imported_layers(ast.parse(code)) == {"cli", "trainer", "__init__", "envs"}
 
 
-@pytest.mark.parametrize("module", ["detent", "detent.config", "detent.paper", "detent.runlog", "detent.presets"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "detent",
+        "detent.config",
+        "detent.paper",
+        "detent.runlog",
+        "detent.presets",
+        "detent.report",
+        "detent.cli.report",
+    ],
+)
 def test_needs_no_torch(module: str) -> None:
     code = f"""
 import sys

@@ -36,7 +36,7 @@ def test_the_wheel_holds_every_source_and_data_file(wheel: Path) -> None:
     files = {
         path.relative_to(ROOT / "src").as_posix()
         for path in package.rglob("*")
-        if path.is_file() and path.suffix in {".py", ".toml", ".csv", ".typed"}
+        if path.is_file() and path.suffix in {".py", ".toml", ".csv", ".typed", ".css", ".js"}
     }
     assert files - set(zipfile.ZipFile(wheel).namelist()) == set()
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from detent.threads import prepare_threads
 
 if TYPE_CHECKING:
+    from detent import report
     from detent.checkpoint import load
     from detent.config import Config, ConfigError
     from detent.policy import Policy
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from detent.trainer import Result
 
 __version__ = "0.1.0"
-__all__ = ["Config", "ConfigError", "Policy", "Result", "configure", "load", "resume", "train"]
+__all__ = ["Config", "ConfigError", "Policy", "Result", "configure", "load", "report", "resume", "train"]
 
 _HOME = {
     "Config": "config",
@@ -40,6 +41,8 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     """Names are imported when they are used: `import detent` needs neither torch nor a simulator."""
+    if name == "report":
+        return import_module("detent.report")
     if name not in _HOME:
         raise AttributeError(f"module 'detent' has no attribute '{name}'")
     prepare_threads()

@@ -17,8 +17,8 @@ from torch import Generator, Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
 from detent.config import ConfigError
-from detent.figures import COLORS
 from detent.gradient_moments import categorical_actor, exact_second_moment, gaussian_actor, sampled_second_moment
+from detent.report.style import COLORS
 from detent.streams import derive
 
 Relation: TypeAlias = Literal["=", "<", ">"]

@@ -14,17 +14,19 @@ from detent.cli.about import Doctor, List
 from detent.cli.bench import Bench
 from detent.cli.inspect import Diagnose, Eval, Proposition, Video
 from detent.cli.parsing import parse
+from detent.cli.report import Report
 from detent.cli.train import Train, parse_train
 from detent.config import ConfigError, nearest
 from detent.threads import prepare_threads
 
-COMMANDS: dict[str, type[Train | Eval | Video | Diagnose | Proposition | Bench | List | Doctor]] = {
+COMMANDS: dict[str, type[Train | Eval | Video | Diagnose | Proposition | Bench | Report | List | Doctor]] = {
     "train": Train,
     "eval": Eval,
     "video": Video,
     "diagnose": Diagnose,
     "proposition": Proposition,
     "bench": Bench,
+    "report": Report,
     "list": List,
     "doctor": Doctor,
 }

@@ -1,0 +1,153 @@
+"""The gradient during training: its variance, and its signal-to-noise ratio against the return."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from detent.report.curves import Comparison, band, common_points, group_order
+from detent.report.learning import STEPS
+from detent.report.runs import Array, Run
+from detent.report.spec import Axis, Figure, Panel, Series
+from detent.report.stats import percentile_over_training
+from detent.report.table import Table
+
+VARIANCES = {
+    "grad_variance": (
+        "gradient-variance",
+        "Gradient variance",
+        "trace of the covariance",
+        "Trace of the covariance of the policy gradient over the minibatches of an iteration, mean over seeds.",
+    ),
+    "grad_variance_normalized": (
+        "gradient-variance-normalized",
+        "Gradient variance, normalized",
+        "trace / |mean|²",
+        "The trace divided by the squared norm of the mean gradient, so that networks of different sizes compare.",
+    ),
+    "grad_variance_authors": (
+        "gradient-variance-authors",
+        "Gradient variance, the authors' definition",
+        "mean variance per parameter",
+        "Mean over parameters of the variance over minibatches, as the paper's figure has it.",
+    ),
+}
+
+
+def variance_figures(comparisons: Sequence[Comparison], hidden: Collection[str], seed: int) -> list[Figure]:
+    """One figure per definition, on a logarithmic scale, a panel per task."""
+    figures = []
+    for metric, (name, title, label, caption) in VARIANCES.items():
+        panels = metric_panels(comparisons, metric, label, hidden, seed)
+        if panels:
+            figures.append(Figure(name, title, f"{caption} Logarithmic scale.", panels))
+    return figures
+
+
+def metric_panels(
+    comparisons: Sequence[Comparison], metric: str, label: str, hidden: Collection[str], seed: int
+) -> tuple[Panel, ...]:
+    """A column of the metrics against steps, on a logarithmic scale, for each task that has it."""
+    panels = (_metric_panel(comparison, metric, label, hidden, seed) for comparison in comparisons)
+    return tuple(panel for panel in panels if panel.series)
+
+
+def _metric_panel(comparison: Comparison, metric: str, label: str, hidden: Collection[str], seed: int) -> Panel:
+    series = []
+    for cell in comparison.cells:
+        lines = [line for line in (run.metric(metric) for run in cell.runs) if len(line[0])]
+        if lines and cell.group not in hidden:
+            points = common_points([x for x, _ in lines])
+            curve = band(points, lines, seed)
+            runs = curve.runs.astype(float)
+            series.append(Series(cell.group, cell.group, points, curve.value, curve.low, curve.high, runs))
+    return Panel(f"{comparison.task}, {comparison.algo.upper()}", STEPS, Axis(label, log=True), tuple(series))
+
+
+@dataclass(frozen=True)
+class _Component:
+    snr: float
+    reached: float
+    runs: int
+
+
+def components_table(comparisons: Sequence[Comparison], hidden: Collection[str] = ()) -> Table:
+    """Per algorithm and group: mean SNR over training and 95th percentile of the score, over seeds and then over tasks.
+
+    Counted are the tasks that all groups of the algorithm have and whose score has a scale.
+    """
+    rows = []
+    for algo in dict.fromkeys(comparison.algo for comparison in comparisons):
+        found: dict[str, dict[str, _Component]] = {}
+        for comparison in comparisons:
+            if comparison.algo == algo and comparison.runs[0].family is not None:
+                for cell in comparison.cells:
+                    component = _component(comparison.counted(cell))
+                    if component and cell.group not in hidden:
+                        found.setdefault(cell.group, {})[comparison.task] = component
+        tasks = sorted(set.intersection(*map(set, found.values()))) if found else []
+        for group in sorted(found, key=group_order) if tasks else ():
+            parts = [found[group][task] for task in tasks]
+            snr, reached = np.array([part.snr for part in parts]), np.array([part.reached for part in parts])
+            rows.append(
+                {
+                    "algo": algo,
+                    "group": group,
+                    "tasks": len(tasks),
+                    "runs": sum(part.runs for part in parts),
+                    "snr": float(snr.mean()),
+                    "snr_std_over_tasks": _spread(snr),
+                    "score_p95": float(reached.mean()),
+                    "score_p95_std_over_tasks": _spread(reached),
+                }
+            )
+    return Table.from_rows(rows, ("algo", "group"))
+
+
+def _component(runs: Sequence[Run]) -> _Component | None:
+    measured = [(run, snr) for run in runs if len(snr := run.metric("grad_snr")[1])]
+    if not measured:
+        return None
+    ratios = [float(snr.mean()) for _, snr in measured]
+    reached = [percentile_over_training(run.scores) for run, _ in measured]
+    return _Component(float(np.mean(ratios)), float(np.mean(reached)), len(measured))
+
+
+def _spread(values: Array) -> float | None:
+    return float(values.std(ddof=1)) if len(values) > 1 else None
+
+
+def components_figure(components: Table) -> Figure | None:
+    """Bars of SNR beside bars of the score, and how the two correlate across groups."""
+    panels = []
+    for algo in dict.fromkeys(components["algo"]):
+        table = components.where(algo=algo)
+        if len(table) < 2:
+            continue
+        what = f"mean over {table['tasks'][0]} tasks" if table["tasks"][0] > 1 else "one task"
+        related = ""
+        if len(table) > 2:
+            related = f", correlation {np.corrcoef(table.array('snr'), table.array('score_p95'))[0, 1]:.2f}"
+        for column, title in (
+            ("snr", f"{algo.upper()}: gradient SNR"),
+            ("score_p95", f"{algo.upper()}: score{related}"),
+        ):
+            error = table.array(f"{column}_std_over_tasks")
+            series = tuple(
+                Series(
+                    group, group, np.array([number]), np.array([value]), np.array([value - e]), np.array([value + e])
+                )
+                for number, (group, value, e) in enumerate(zip(table["group"], table.array(column), error, strict=True))
+            )
+            label = "signal-to-noise ratio" if column == "snr" else "95th percentile of the score"
+            panels.append(Panel(f"{title} ({what})", Axis(""), Axis(label), series))
+    if not panels:
+        return None
+    caption = (
+        "Signal-to-noise ratio of the policy gradient, mean over training, beside the 95th percentile of the score "
+        "over training; mean over seeds, then tasks. Whiskers: one standard deviation over tasks. The part that noise "
+        "adds to the ratio is taken out, so it can be below 0."
+    )
+    return Figure("components", "Gradient signal and return", caption, tuple(panels), "bars")

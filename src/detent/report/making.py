@@ -1,0 +1,117 @@
+"""The whole report: every figure and table of a set of runs, and the directory that holds them."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from detent.config import ConfigError
+from detent.report.ablations import bins_figure, loss_swap_figure, sweep_groups, width_figure
+from detent.report.comparing import (
+    aggregate_table,
+    improvement_figure,
+    improvement_table,
+    profile_figure,
+    scores_table,
+    speedup_table,
+)
+from detent.report.curves import aggregates_of, comparisons_of
+from detent.report.drawing import draw
+from detent.report.gradients import components_figure, components_table, metric_panels, variance_figures
+from detent.report.learning import aggregate_figure, tasks_figure, wall_clock_figure
+from detent.report.loading import Results
+from detent.report.page import GENERATOR, page
+from detent.report.runtime import bins_table, variants_table
+from detent.report.spec import Figure
+from detent.report.style import colors
+from detent.report.table import Table
+
+
+def figures(results: Results, seed: int = 0) -> dict[str, Figure]:
+    """The figures these runs make possible, by name; `seed` is that of the bootstrap."""
+    comparisons = comparisons_of(results.runs)
+    aggregates = aggregates_of(comparisons)
+    sweeps = sweep_groups(comparisons)
+    found = [
+        aggregate_figure(aggregates, sweeps, seed),
+        tasks_figure(comparisons, sweeps, seed),
+        wall_clock_figure(comparisons, sweeps, seed),
+        improvement_figure(improvement_table(aggregates, comparisons, seed), sweeps),
+        profile_figure(aggregates, sweeps, seed),
+        *variance_figures(comparisons, sweeps, seed),
+        components_figure(components_table(comparisons, sweeps)),
+        bins_figure(comparisons, seed),
+        width_figure(comparisons, seed),
+        loss_swap_figure(comparisons, seed),
+    ]
+    return {figure.name: figure for figure in found if figure is not None}
+
+
+def metric_figure(results: Results, metric: str, seed: int = 0) -> Figure:
+    """Any column of metrics.jsonl against steps, on a logarithmic scale, mean over seeds."""
+    panels = metric_panels(comparisons_of(results.runs), metric, metric, (), seed)
+    if not panels:
+        raise ConfigError(f"no run has a metric '{metric}'")
+    return Figure(metric.replace("/", "-"), metric, "Mean over seeds. Logarithmic scale.", panels)
+
+
+def tables(results: Results, seed: int = 0) -> dict[str, Table]:
+    """The tables of the report, by name; those without rows are left out."""
+    comparisons = comparisons_of(results.runs)
+    aggregates = aggregates_of(comparisons)
+    declared = Counter((run.task, run.algo, run.group) for run in results.runs)
+    found = {
+        "aggregate": aggregate_table(aggregates, seed),
+        "scores": scores_table(comparisons, declared, seed),
+        "speedup": speedup_table(aggregates, comparisons, seed),
+        "improvement": improvement_table(aggregates, comparisons, seed),
+        "components": components_table(comparisons),
+        "runtime": variants_table(comparisons),
+        "runtime-bins": bins_table(comparisons),
+        "runs": results.runs_table(),
+        "evaluations": results.evaluations_table(),
+    }
+    return {name: table for name, table in found.items() if len(table)}
+
+
+def write_report(results: Results, out: Path, seed: int = 0) -> Path:
+    """Write `out` anew: index.html, figures as PNG and SVG, tables as CSV and Markdown; the page's path.
+
+    The old report stays until the new one is complete. A directory that is not a report is never replaced.
+    """
+    if out.exists() and not _is_report(out):
+        raise ConfigError(f"{out} exists and is not a report; choose another --out")
+    drawn, tabled = figures(results, seed), tables(results, seed)
+    palette = colors(dict.fromkeys(key for figure in drawn.values() for key in figure.keys))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be created ({error.strerror}); choose another --out") from None
+    try:
+        for name, figure in drawn.items():
+            files = [temporary / "figures" / f"{name}.{ending}" for ending in ("png", "svg")]
+            draw(figure, *files, palette=palette)
+        (temporary / "tables").mkdir()
+        for name, table in tabled.items():
+            (temporary / "tables" / f"{name}.csv").write_text(table.to_csv())
+            (temporary / "tables" / f"{name}.md").write_text(table.to_markdown())
+        (temporary / "index.html").write_text(page(results, drawn, tabled, palette), encoding="utf-8")
+        temporary.chmod(0o755)
+        if out.exists():
+            shutil.rmtree(out)
+        temporary.rename(out)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return out / "index.html"
+
+
+def _is_report(out: Path) -> bool:
+    if not out.is_dir():
+        return False
+    if not any(out.iterdir()):
+        return True
+    file = out / "index.html"
+    return file.is_file() and GENERATOR in file.read_text(encoding="utf-8", errors="replace")[:2000]

@@ -1,0 +1,315 @@
+"""One self-contained page: text, tables and the figures' data, with the style and the script that draws them inside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from detent.report.curves import aggregates_of, comparisons_of
+from detent.report.loading import Results
+from detent.report.spec import Figure, Series, thinned
+from detent.report.stats import RESAMPLES
+from detent.report.table import Table
+
+GENERATOR = '<meta name="generator" content="detent report">'
+
+_SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("aggregate", "All tasks together", ("aggregate",)),
+    ("tasks", "Every task", ("tasks",)),
+    ("time", "Against wall-clock time", ("wall-clock",)),
+    ("comparison", "Who beats whom", ("improvement", "profiles")),
+    (
+        "gradients",
+        "The policy gradient",
+        ("gradient-variance", "gradient-variance-normalized", "gradient-variance-authors", "components"),
+    ),
+    ("ablations", "Ablations", ("bins", "width", "loss-swap")),
+)
+_TABLES: dict[str, tuple[tuple[str, str, bool], ...]] = {
+    "aggregate": (
+        ("aggregate", "Scores over tasks", True),
+        ("speedup", "Steps to reach another group's final score", False),
+    ),
+    "tasks": (("scores", "Scores by task, and the seeds and steps they rest on", True),),
+    "comparison": (("improvement", "Every pair", False),),
+    "gradients": (("components", "Gradient signal and score", False),),
+}
+"""Tables by section: name, title, and whether they are open at first."""
+
+_TAB_NAMES = {
+    "gradient-variance": "trace",
+    "gradient-variance-normalized": "normalized",
+    "gradient-variance-authors": "authors' definition",
+}
+
+
+def page(
+    results: Results,
+    figures: Mapping[str, Figure],
+    tables: Mapping[str, Table],
+    palette: Mapping[str, tuple[str, str]],
+) -> str:
+    """The page's HTML."""
+    keys = list(palette)
+    has_paper = any(s.style == "dashed" for f in figures.values() for p in f.panels for s in p.series)
+    sections = [*_figure_sections(figures, tables), *_closing_sections(results, tables)]
+    links = "".join(f'<a href="#{name}">{escape(title)}</a>' for name, title, _ in sections)
+    body = "".join(
+        f'<section id="{name}"><h2>{escape(title)}</h2>{content}</section>' for name, title, content in sections
+    )
+    shown = {"keys": keys, "figures": [_figure_data(figure) for figure in figures.values()]}
+    data = json.dumps(shown, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+{GENERATOR}
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
+<title>{escape(results.title)} · Detent report</title>
+<style>{_asset("page.css")}{_palette_css(palette)}</style>
+</head>
+<body>
+<header>
+<h1>{escape(results.title)}</h1>
+{_paragraph(results.description)}{_paragraph(results.cites and f"After: {results.cites}")}
+{_facts(results)}
+{_callouts(results)}
+<nav aria-label="Sections">{links}</nav>
+</header>
+{_legend(keys, has_paper) if figures else ""}
+<main>{body}</main>
+<footer>Made by <code>detent report</code> from the run files; nothing on this page is loaded from elsewhere.</footer>
+<script type="application/json" id="data">{data}</script>
+<script>{_asset("page.js")}</script>
+</body>
+</html>
+"""
+
+
+@cache
+def _asset(name: str) -> str:
+    return (files("detent.report") / name).read_text(encoding="utf-8")
+
+
+def _palette_css(palette: Mapping[str, tuple[str, str]]) -> str:
+    light = "".join(f"--s{number}:{pair[0]};" for number, pair in enumerate(palette.values()))
+    dark = "".join(f"--s{number}:{pair[1]};" for number, pair in enumerate(palette.values()))
+    return f":root{{{light}}}@media (prefers-color-scheme: dark){{:root{{{dark}}}}}"
+
+
+def _paragraph(text: str, kind: str = "soft") -> str:
+    return f'<p class="{kind}">{escape(text)}</p>' if text else ""
+
+
+def _facts(results: Results) -> str:
+    """What the whole page rests on, in a line of numbers."""
+    scored = results.scored
+    seeds: dict[tuple[str, str, str], int] = {}
+    for run in scored:
+        seeds[run.task, run.algo, run.group] = seeds.get((run.task, run.algo, run.group), 0) + 1
+    complete = sum(run.complete for run in scored)
+    steps = sum(run.last for run in scored)
+    facts = [
+        (f"{complete} of {len(results.runs)}", "runs complete"),
+        (str(len({run.task for run in scored})), "tasks"),
+        (str(len({run.group for run in scored})), "groups"),
+        (_range(seeds.values()), "seeds per group and task"),
+        (f"{steps / 1e6:.3g}M" if steps >= 1e6 else f"{steps:,}", "environment steps in all"),
+    ]
+    items = "".join(f"<li><b>{value}</b><span>{label}</span></li>" for value, label in facts)
+    return f'<ul class="facts">{items}</ul>'
+
+
+def _range(counts: Any) -> str:
+    low, high = min(counts, default=0), max(counts, default=0)
+    return str(low) if low == high else f"{low} to {high}"
+
+
+def _callouts(results: Results) -> str:
+    """What a reader must know before reading on."""
+    sentences = []
+    comparisons = comparisons_of(results.runs)
+    cells = [(comparison, cell) for comparison in comparisons for cell in comparison.cells]
+    single = [cell for comparison, cell in cells if len(comparison.final(cell)) == 1]
+    if single:
+        which = "Every group has" if len(single) == len(cells) else "Some groups have"
+        sentences.append(f"{which} one seed: no interval is shown for it, and a difference may be luck.")
+    for aggregate in aggregates_of(comparisons):
+        if aggregate.left_out:
+            sentences.append(
+                f"Not in the mean over {len(aggregate.tasks)} {aggregate.family} tasks ({aggregate.algo.upper()}), for "
+                f"want of some of them: {', '.join(aggregate.left_out)}."
+            )
+    if not results.scored:
+        sentences.append("There are no evaluations yet, so there is nothing to draw.")
+    boxes = [
+        "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences),
+        _list("missing", "What is missing: {} not complete", results.missing),
+        _list("problems", "Problems with files: {}", results.problems),
+    ]
+    return "".join(f'<div class="callout">{box}</div>' for box in boxes if box)
+
+
+def _list(name: str, title: str, sentences: Sequence[str]) -> str:
+    if not sentences:
+        return ""
+    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
+    opened = " open" if len(sentences) <= 6 else ""
+    count = f"{len(sentences)} run{'s' * (len(sentences) > 1)}" if name == "missing" else str(len(sentences))
+    return f'<details id="{name}"{opened}><summary>{title.format(count)}</summary><ul>{items}</ul></details>'
+
+
+def _legend(keys: Sequence[str], has_paper: bool) -> str:
+    """Switches for the groups, which act on all figures."""
+    buttons = [
+        f'<button class="toggle" type="button" aria-pressed="true" data-key="{escape(key)}">'
+        f'<i style="--c:var(--s{number})"></i>{escape(key)}</button>'
+        for number, key in enumerate(keys)
+    ]
+    if has_paper:
+        buttons.append(
+            '<button class="toggle" type="button" aria-pressed="true" data-key="the paper">'
+            '<i class="dashed"></i>the paper</button>'
+        )
+    joined = "".join(buttons)
+    return f'<div class="legend" role="group" aria-label="Show or hide groups in all figures"><div>{joined}</div></div>'
+
+
+def _figure_sections(figures: Mapping[str, Figure], tables: Mapping[str, Table]) -> list[tuple[str, str, str]]:
+    out = []
+    for name, title, members in _SECTIONS:
+        present = [figures[member] for member in members if member in figures]
+        tabs = [figure for figure in present if figure.name in _TAB_NAMES]
+        content = _tabs(tabs) if len(tabs) > 1 else "".join(map(_figure, tabs))
+        content += "".join(_figure(figure, len(present) > 1) for figure in present if figure not in tabs)
+        for table, heading, opened in _TABLES.get(name, ()):
+            content += _table(heading, tables[table], opened) if table in tables else ""
+        if content:
+            out.append((name, title, content))
+    return out
+
+
+def _figure(figure: Figure, titled: bool = False) -> str:
+    heading = f"<h3>{escape(figure.title)}</h3>" if titled else ""
+    source = f"figures/{figure.name}"
+    return (
+        f"<figure>{heading}<figcaption>{escape(figure.caption)} "
+        f'<a href="{source}.png">PNG</a> <a href="{source}.svg">SVG</a></figcaption>'
+        f'<div class="panels" data-figure="{figure.name}"></div>'
+        f'<noscript><img src="{source}.svg" alt="{escape(figure.title)}" style="max-width:100%"></noscript></figure>'
+    )
+
+
+def _tabs(figures: Sequence[Figure]) -> str:
+    """Figures of which one is shown at a time."""
+    buttons = "".join(
+        f'<button role="tab" type="button" id="tab-{figure.name}" aria-controls="panel-{figure.name}" '
+        f'aria-selected="{str(not number).lower()}" tabindex="{-1 if number else 0}">{_TAB_NAMES[figure.name]}</button>'
+        for number, figure in enumerate(figures)
+    )
+    panels = "".join(
+        f'<div role="tabpanel" id="panel-{figure.name}" aria-labelledby="tab-{figure.name}"'
+        f"{' hidden' if number else ''}>{_figure(figure)}</div>"
+        for number, figure in enumerate(figures)
+    )
+    label = "Definition of the gradient variance"
+    return f'<h3>Gradient variance</h3><div class="tabs" role="tablist" aria-label="{label}">{buttons}</div>{panels}'
+
+
+def _table(title: str, table: Table, opened: bool) -> str:
+    head, *rows = table.shown()
+    numeric = [
+        all(isinstance(value, int | float | None) for value in table[name])
+        for name in table.columns
+        if name.replace("_", " ") in head
+    ]
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        scope = ' scope="col"' if tag == "th" else ""
+        marked = zip(cells, numeric, strict=True)
+        return "".join(f"<{tag}{scope}{' class=number' * right}>{escape(cell)}</{tag}>" for cell, right in marked)
+
+    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
+    content = (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}">'
+        f"<table><thead><tr>{line(head, 'th')}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+    if opened:
+        return f"<h3>{escape(title)}</h3>{content}"
+    return f'<details class="table"><summary>{escape(title)}</summary>{content}</details>'
+
+
+def _closing_sections(results: Results, tables: Mapping[str, Table]) -> list[tuple[str, str, str]]:
+    out = []
+    speed = ""
+    if "runtime" in tables:
+        speed += _paragraph(
+            "Median steps per second over a run's iterations, mean over runs; hours of training without evaluations. "
+            "The paper's numbers are means over its five Gymnasium tasks, 5M steps, on machines with GPUs."
+        )
+        speed += _table("By variant", tables["runtime"], True)
+    if "runtime-bins" in tables:
+        speed += _table("By number of bins", tables["runtime-bins"], True)
+    if speed:
+        out.append(("runtime", "Runtime", speed))
+    if "runs" in tables:
+        out.append(
+            ("runs", "Runs", _table(f"All {len(tables['runs'])} runs", tables["runs"], len(tables["runs"]) <= 12))
+        )
+    out.append(("method", "How this was computed", _method()))
+    links = "".join(
+        f'<li>{name}: <a href="tables/{name}.csv">CSV</a>, <a href="tables/{name}.md">Markdown</a></li>'
+        for name in tables
+    )
+    out.append(("files", "Files", f"<ul>{links}</ul>"))
+    return out
+
+
+def _method() -> str:
+    points = (
+        "A score is the mean of an evaluation's episodes with sampled actions: the TD3-normalized return (0 is a "
+        "random policy, 1 is TD3) where the paper normalizes the task, the success rate where the environment reports "
+        "one, the plain return elsewhere. Plain returns are never averaged over tasks.",
+        "Curves are brought onto common steps by straight lines between a run's own evaluations, never beyond its "
+        "first and last. Each point is over the runs that have it; the values under the pointer tell how many.",
+        "Scores in tables are those at the step where the first complete run of the task ends; a run that has not got "
+        "there is not counted in them.",
+        "Intervals are 95% percentile bootstrap intervals over seeds, stratified by task, with "
+        f"{RESAMPLES:,} resamples from a fixed seed. Where a task has a single run there is none.",
+        "IQM: the interquartile mean, over the runs of all tasks together. p95: the 95th percentile of a run's "
+        "evaluations over training, mean over runs.",
+        "Speed-up: the final step divided by the step at which the mean curve of a first reaches the final score of b; "
+        "0 where it never does.",
+    )
+    return '<ul class="method">' + "".join(f"<li>{escape(point)}</li>" for point in points) + "</ul>"
+
+
+def _figure_data(figure: Figure) -> dict[str, Any]:
+    panels = [
+        {
+            "title": panel.title,
+            "x": asdict(panel.x),
+            "y": asdict(panel.y),
+            "series": [_series_data(series) for series in panel.series],
+            "arrow": asdict(panel.arrow) if panel.arrow else None,
+        }
+        for panel in figure.panels
+    ]
+    return {"name": figure.name, "kind": figure.kind, "panels": panels}
+
+
+def _series_data(series: Series) -> dict[str, Any]:
+    numbers = {
+        "x": thinned(series.x, 9),
+        "y": thinned(series.y),
+        "low": thinned(series.low),
+        "high": thinned(series.high),
+        "runs": thinned(series.runs),
+    }
+    return {"key": series.key, "label": series.label, "style": series.style, **numbers}

@@ -1,0 +1,167 @@
+"""One run as a report sees it: who it is, how far it got, what it scored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from detent.config import ConfigError, to_dict
+from detent.paper import normalized
+from detent.presets import ALGORITHMS, configure, table
+
+Array = NDArray[np.float64]
+Measure = Literal["TD3-normalized return", "success rate", "return"]
+
+# Settings that say how long, where or how often something is measured, not what is trained.
+_ASIDE = {"task", "variant", "algo", "preset", "steps", "seed", "threads", "device", "tensorboard", "compile"}
+_ASIDE |= {"env.backend", "env.processes", "update.diagnostics", "trpo.chunk"}
+_ASIDE_GROUPS = ("eval.", "checkpoint.")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory, a declared run that was not begun, or a curve from elsewhere."""
+
+    name: str
+    task: str
+    """As in the paper's figures: image tasks end in ` rgb`."""
+    algo: str
+    variant: str
+    seed: int
+    steps: int
+    """Planned environment steps; 0 where nobody says."""
+    measure: Measure
+    """What `scores` are."""
+    source: str = ""
+    """Where it comes from, for people."""
+    status: str = "finished"
+    """finished, running, stopped, failed, not started, or external."""
+    reason: str = ""
+    preset: str = "paper"
+    settings: dict[str, Any] = field(default_factory=dict)
+    """The configuration, flat."""
+    overrides: dict[str, Any] = field(default_factory=dict)
+    """What is unlike preset and variant."""
+    group: str = ""
+    """Variant, with the settings that tell it from other runs of the variant: runs that differ in their seed only."""
+    at: Array = field(default_factory=lambda: np.empty(0))
+    """Environment steps at each evaluation, [E]; the following three go with it."""
+    scores: Array = field(default_factory=lambda: np.empty(0))
+    returns: Array = field(default_factory=lambda: np.empty(0))
+    hours: Array = field(default_factory=lambda: np.empty(0))
+    """Hours of training up to there, evaluations not counted; NaN where unknown."""
+    metrics: dict[str, Array] = field(default_factory=dict)
+    """Columns of metrics.jsonl, NaN where there is no value."""
+    evaluations: tuple[dict[str, Any], ...] = ()
+    """Rows of evals.jsonl."""
+
+    @property
+    def last(self) -> int:
+        """The step of the last evaluation."""
+        return int(self.at[-1]) if len(self.at) else 0
+
+    @property
+    def complete(self) -> bool:
+        return len(self.at) > 0 and self.last >= self.steps
+
+    @property
+    def family(self) -> str | None:
+        """Tasks whose scores can be averaged; None for a task whose return has no scale."""
+        if self.measure == "return":
+            return None
+        name, image = self.task.removesuffix(" rgb"), self.task.endswith(" rgb")
+        family = str(table("tasks").get(name, {}).get("family", self.measure))
+        return f"{family} rgb" if image else family
+
+    @property
+    def on_policy(self) -> bool:
+        """Of Detent's own algorithms; others stand as references in the figures of all of them."""
+        return self.algo in ALGORITHMS
+
+    def metric(self, name: str) -> tuple[Array, Array]:
+        """Steps and values of a column of the metrics, where it has a value."""
+        if name not in self.metrics:
+            return np.empty(0), np.empty(0)
+        known = np.isfinite(self.metrics[name])
+        return self.metrics["step"][known], self.metrics[name][known]
+
+
+def measure_of(task: str, evaluations: tuple[dict[str, Any], ...]) -> Measure:
+    """TD3-normalized where the paper normalizes the task, success where the environment reports it, else the return."""
+    if normalized(task, 0.0) is not None:
+        return "TD3-normalized return"
+    return "success rate" if any(_success(row["stochastic"]) is not None for row in evaluations) else "return"
+
+
+def score_of(measure: Measure, task: str, evaluation: Mapping[str, Any]) -> float:
+    """The headline number of an evaluation: that of sampled actions, as in the paper."""
+    played = evaluation["stochastic"]
+    if measure == "success rate":
+        return float(_success(played) or 0.0)
+    scaled = normalized(task, played["return"])
+    return float(played["return"] if scaled is None else scaled)
+
+
+def _success(played: Mapping[str, Any]) -> float | None:
+    """The share of episodes that succeeded at any time, where the environment reports that."""
+    share: float | None = played.get("success_once", played.get("success"))
+    return share
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
+    """The numbers of rows as columns; a study has too many rows to keep each as a dict."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: np.array([_number(row.get(name)) for row in rows]) for name in names}
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else np.nan
+
+
+def training_hours(at: Array, metrics: Mapping[str, Array]) -> Array:
+    """Hours of training up to the steps `at`, from the seconds of each iteration; NaN past the last row."""
+    if "time/iteration" not in metrics or not np.isfinite(metrics["time/iteration"]).any():
+        return np.full(len(at), np.nan)
+    steps = np.append(0.0, metrics["step"])
+    seconds = np.append(0.0, np.nancumsum(metrics["time/iteration"]))
+    return np.interp(at, steps, seconds / 3600, right=np.nan)
+
+
+def flat(nested: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Nested settings under dotted names."""
+    out: dict[str, Any] = {}
+    for key, value in nested.items():
+        if isinstance(value, Mapping) and key != "kwargs":
+            out |= flat(value, f"{where}{key}.")
+        else:
+            out[f"{where}{key}"] = value
+    return out
+
+
+@cache
+def defaults(task: str, preset: str, variant: str, algo: str) -> dict[str, Any]:
+    """What preset and variant say, flat; empty where they are not Detent's own."""
+    try:
+        return flat(to_dict(configure(task, preset=preset, variant=variant, algo=algo)))
+    except ConfigError:
+        return {}
+
+
+def departures(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that differ from the usual ones and change what is trained."""
+    return {
+        key: value
+        for key, value in settings.items()
+        if key not in _ASIDE and not key.startswith(_ASIDE_GROUPS) and usual.get(key) != value
+    }
+
+
+def describe(key: str, value: Any) -> str:
+    """A setting in a label."""
+    short = {"head.bins": "{} bins", "actor.width": "width {}", "preset": "{}"}
+    return short.get(key, f"{key.rpartition('.')[2].replace('_', ' ')} {{}}").format(value)

@@ -1,0 +1,82 @@
+"""A figure as data. The page draws it in the browser, `drawing` with matplotlib; both show the same numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from detent.report.runs import Array
+
+Kind = Literal["curves", "bars", "intervals"]
+Style = Literal["solid", "dashed", "level"]
+
+
+@dataclass(frozen=True)
+class Axis:
+    label: str
+    unit: Literal["number", "steps", "share"] = "number"
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points with an interval. `key` is the group it belongs to: its colour, and the switch that hides it."""
+
+    key: str
+    label: str
+    x: Array
+    y: Array
+    low: Array | None = None
+    high: Array | None = None
+    runs: Array | None = None
+    """Runs behind each point."""
+    style: Style = "solid"
+    """`dashed` is the paper's; `level` is one value drawn across the panel."""
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """The paper's red arrow: `a` is at height `y` as many times sooner as `text` says."""
+
+    start: float
+    end: float
+    y: float
+    text: str
+    keys: tuple[str, str]
+    """The two groups compared: without either there is no arrow."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes. In `bars` and `intervals` each series is one point at its place in the list."""
+
+    title: str
+    x: Axis
+    y: Axis
+    series: tuple[Series, ...]
+    arrow: Arrow | None = None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Panels with a common legend. `name` names its files."""
+
+    name: str
+    title: str
+    caption: str
+    panels: tuple[Panel, ...]
+    kind: Kind = "curves"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The groups in it, as they are first met."""
+        return tuple(dict.fromkeys(series.key for panel in self.panels for series in panel.series))
+
+
+def thinned(values: Array | None, digits: int = 5) -> list[float | None] | None:
+    """Numbers for JSON: a few digits, None for NaN."""
+    if values is None:
+        return None
+    return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in values]

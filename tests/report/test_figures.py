@@ -1,0 +1,279 @@
+"""Figures are data; their numbers are derived by hand from the runs that the tests make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure as Canvas
+from PIL import Image
+
+from detent.config import ConfigError
+from detent.paper import paper_score
+from detent.report import draw, figures, load, metric_figure, tables
+from detent.report.curves import aggregates_of, comparisons_of
+from detent.report.spec import Figure, Panel, Series
+
+Make = Callable[..., Path]
+
+REFERENCES = {"Ant-v4": (-70.288, 3942.0), "Hopper-v4": (18.791, 3226.0), "Humanoid-v4": (120.423, 5165.0)}
+
+
+def returns(task: str, scores: list[float]) -> list[float]:
+    low, high = REFERENCES[task]
+    return [low + score * (high - low) for score in scores]
+
+
+def made(task: str, variant: str, seed: int, scores: list[float], **more: Any) -> dict[str, Any]:
+    return {"task": task, "variant": variant, "seed": seed, "returns": returns(task, scores), **more}
+
+
+def series_of(panel: Panel, key: str, style: str = "solid") -> Series:
+    (found,) = [series for series in panel.series if (series.key, series.style) == (key, style)]
+    return found
+
+
+@pytest.fixture
+def study(tmp_path: Path, make_study: Make) -> Path:
+    """Two tasks, two variants, two seeds."""
+    return make_study(
+        tmp_path / "study",
+        [
+            made("Ant-v4", "rn-d", 1, [0.0, 0.4, 0.8]),
+            made("Ant-v4", "rn-d", 2, [0.0, 0.2, 0.6]),
+            made("Ant-v4", "mlp-c", 1, [0.0, 0.1, 0.2]),
+            made("Ant-v4", "mlp-c", 2, [0.0, 0.1, 0.2]),
+            made("Hopper-v4", "rn-d", 1, [0.0, 0.4, 0.4]),
+            made("Hopper-v4", "rn-d", 2, [0.0, 0.4, 0.6]),
+            made("Hopper-v4", "mlp-c", 1, [0.0, 0.1, 0.4]),
+            made("Hopper-v4", "mlp-c", 2, [0.0, 0.1, 0.4]),
+        ],
+    )
+
+
+def test_a_tasks_curve_is_the_mean_over_seeds_with_its_interval(study: Path) -> None:
+    ant, hopper = figures(load(study))["tasks"].panels
+    assert (ant.title, hopper.title, ant.y.label) == ("Ant-v4, PPO", "Hopper-v4, PPO", "TD3-normalized return")
+    curve = series_of(ant, "rn-d")
+    assert curve.x.tolist() == [0, 100, 200]
+    assert curve.y.tolist() == pytest.approx([0.0, 0.3, 0.7])
+    assert curve.low is not None
+    assert curve.high is not None
+    # Both runs drawn twice each time, at the extremes: a quarter of the resamples each.
+    assert curve.low.tolist() == pytest.approx([0.0, 0.2, 0.6])
+    assert curve.high.tolist() == pytest.approx([0.0, 0.4, 0.8])
+    assert curve.runs is not None
+    assert curve.runs.tolist() == [2, 2, 2]
+
+
+def test_the_aggregate_is_the_mean_over_tasks_and_its_arrow_the_speed_up(study: Path) -> None:
+    (panel,) = figures(load(study))["aggregate"].panels
+    assert panel.title == "gym, mean of 2 tasks, PPO"
+    # rn-d: (0.3 + 0.4) / 2 and (0.7 + 0.5) / 2; mlp-c: 0.1 and 0.3.
+    assert series_of(panel, "rn-d").y.tolist() == pytest.approx([0, 0.35, 0.6])
+    assert series_of(panel, "mlp-c").y.tolist() == pytest.approx([0, 0.1, 0.3])
+    # rn-d has mlp-c's 0.3 at 100 * 0.3 / 0.35 = 85.7 steps, of 200: 2.33 times sooner.
+    arrow = panel.arrow
+    assert arrow is not None
+    assert (arrow.start, arrow.end, arrow.y) == pytest.approx((600 / 7, 200, 0.3))
+    assert (arrow.text, arrow.keys) == ("2.3 times sooner", ("rn-d", "mlp-c"))
+
+
+def test_the_tables_hold_scores_intervals_and_what_they_rest_on(study: Path) -> None:
+    found = tables(load(study))
+    (row,) = found["scores"].where(task="Ant-v4", group="rn-d").rows()
+    assert (row["mean"], row["iqm"], row["seeds"], row["seeds_declared"], row["step"]) == (
+        pytest.approx(0.7), pytest.approx(0.7), 2, 2, 200,
+    )  # fmt: skip
+    # Evaluations 0, .4, .8: the 95th percentile is 0.76; of 0, .2, .6 it is 0.56.
+    assert row["p95"] == pytest.approx(0.66)
+    (row,) = found["aggregate"].where(group="rn-d").rows()
+    assert (row["mean"], row["tasks"], row["runs"]) == (pytest.approx(0.6), 2, 4)
+    (row,) = found["improvement"].where(scope="gym (2 tasks)").rows()
+    # On Ant always, on Hopper (tie, win) 0.75.
+    assert (row["a"], row["b"], row["probability"]) == ("rn-d", "mlp-c", pytest.approx(0.875))
+    (row,) = found["speedup"].where(scope="gym (2 tasks)").rows()
+    assert (row["speedup"], row["reached_at"], row["target"]) == pytest.approx((7 / 3, 600 / 7, 0.3))
+    assert "0.7 [0.6, 0.8]" in found["scores"].to_markdown()
+
+
+def test_the_papers_curve_stands_beside_ours_as_far_as_ours_goes(tmp_path: Path, make_run: Make) -> None:
+    make_run(tmp_path / "a", returns("Ant-v4", [0.0, 0.1, 0.2]), every=500_000)
+    make_run(tmp_path / "h", returns("Hopper-v4", [0.0, 0.1, 0.2]), task="Hopper-v4", every=500_000)
+    drawn = figures(load(tmp_path))
+    paper = series_of(drawn["tasks"].panels[0], "rn-d", "dashed")
+    assert paper.x[-1] == 1_000_000
+    assert paper.y[-1] == paper_score("ppo", "Ant-v4", "rn-d", 1_000_000)
+    # Two of the paper's five tasks: the mean of its curves of these two, not its mean of five.
+    mean = series_of(drawn["aggregate"].panels[0], "rn-d", "dashed")
+    both = [paper_score("ppo", task, "rn-d", 1_000_000) for task in ("Ant-v4", "Hopper-v4")]
+    assert None not in both
+    assert mean.y[-1] == pytest.approx(np.mean([score for score in both if score is not None]))
+    scores = tables(load(tmp_path))["scores"]
+    assert scores["paper"] == both
+
+
+def test_runs_evaluated_at_other_steps_are_compared_on_the_line_between_their_evaluations(
+    tmp_path: Path, make_run: Make
+) -> None:
+    make_run(tmp_path / "a", returns("Ant-v4", [0.0, 1.0]), every=200, seed=1)
+    make_run(tmp_path / "b", returns("Ant-v4", [0.0, 0.2, 0.2, 0.2]), every=100, seed=2)
+    results = load(tmp_path)
+    curve = series_of(figures(results)["tasks"].panels[0], "rn-d")
+    assert curve.x.tolist() == [0, 100, 200, 300]
+    # At 100 the first run is at 0.5; at 300 only the second one is left.
+    assert curve.y.tolist() == pytest.approx([0.0, 0.35, 0.6, 0.2])
+    assert curve.runs is not None
+    assert curve.runs.tolist() == [2, 2, 2, 1]
+    # Compared where the first complete run ends.
+    assert tables(results)["scores"]["step"] == [200]
+    assert tables(results)["scores"]["mean"] == pytest.approx([0.6])
+
+
+def test_a_run_that_has_not_got_there_is_not_counted(tmp_path: Path, make_study: Make) -> None:
+    runs = [made("Ant-v4", "rn-d", 1, [0.0, 0.5, 1.0]), made("Ant-v4", "rn-d", 2, [0.0, 0.9], steps=200)]
+    runs += [made("Ant-v4", "mlp-c", 1, [0.0, 0.9], steps=200)]
+    scores = tables(load(make_study(tmp_path / "study", runs)))["scores"]
+    (row,) = scores.where(group="rn-d").rows()
+    assert (row["mean"], row["seeds"], row["seeds_declared"]) == (pytest.approx(1.0), 1, 2)
+    (row,) = scores.where(group="mlp-c").rows()
+    assert (row["mean"], row["seeds"], row["seeds_declared"]) == (None, 0, 1)
+
+
+def test_a_group_that_lacks_a_task_is_not_in_the_aggregate(tmp_path: Path, make_study: Make) -> None:
+    runs = [made(task, variant, 1, [0.0, 0.5]) for task in ("Ant-v4", "Hopper-v4") for variant in ("rn-d", "mlp-c")]
+    runs.append(made("Ant-v4", "rn-c", 1, [0.0, 0.5]))
+    results = load(make_study(tmp_path / "study", runs))
+    (aggregate,) = aggregates_of(comparisons_of(results.runs))
+    assert (aggregate.groups, aggregate.left_out) == (("rn-d", "mlp-c"), ("rn-c",))
+
+
+def test_plain_returns_are_never_averaged_over_tasks(tmp_path: Path, make_run: Make) -> None:
+    make_run(tmp_path / "a", [0.0, 1.0], task="Pendulum-v1")
+    make_run(tmp_path / "b", [0.0, 1000.0], task="Reacher-v5")
+    assert set(figures(load(tmp_path))) == {"tasks", "wall-clock"}
+    assert "aggregate" not in tables(load(tmp_path))
+
+
+def test_algorithms_have_panels_of_their_own_and_td3_stands_in_each(tmp_path: Path, make_run: Make) -> None:
+    for algo in ("ppo", "spo"):
+        make_run(tmp_path / algo, returns("Ant-v4", [0.0, 0.5]), algo=algo)
+    make_run(tmp_path / "td3", returns("Ant-v4", [0.0, 0.9]), algo="td3", variant="td3", every=50)
+    drawn = figures(load(tmp_path))
+    assert [panel.title for panel in drawn["tasks"].panels] == ["Ant-v4, PPO", "Ant-v4, SPO"]
+    for panel in drawn["tasks"].panels:
+        assert series_of(panel, "td3").y.tolist() == pytest.approx([0.0, 0.9])
+    (row,) = tables(load(tmp_path))["scores"].where(algo="ppo", group="td3").rows()
+    assert (row["mean"], row["step"]) == (pytest.approx(0.9), 50), "its budget is its own"
+
+
+def test_gradient_variance_is_on_a_logarithmic_scale_by_three_definitions(tmp_path: Path, make_run: Make) -> None:
+    names = ("grad_variance", "grad_variance_normalized", "grad_variance_authors")
+    for seed, factor in ((1, 1.0), (2, 3.0)):
+        rows = [{"step": step, **{name: factor * step for name in names}} for step in (10, 20)]
+        make_run(tmp_path / str(seed), returns("Ant-v4", [0.0, 0.1]), seed=seed, metrics=rows)
+    results = load(tmp_path)
+    drawn = figures(results)
+    for name in ("gradient-variance", "gradient-variance-normalized", "gradient-variance-authors"):
+        (panel,) = drawn[name].panels
+        assert panel.y.log
+        assert series_of(panel, "rn-d").y.tolist() == [20, 40]
+    assert metric_figure(results, "grad_variance").panels[0].series[0].y.tolist() == [20, 40]
+    with pytest.raises(ConfigError, match="no run has a metric 'nonsense'"):
+        metric_figure(results, "nonsense")
+
+
+def test_components_are_mean_snr_against_the_95th_percentile_with_their_correlation(
+    tmp_path: Path, make_run: Make
+) -> None:
+    for variant, snr, top in (("plain-d", 0.1, 0.2), ("residual-d", 0.2, 0.4), ("rn-d", 0.3, 0.6)):
+        rows = [{"step": 1, "grad_snr": 0.0}, {"step": 2, "grad_snr": 2 * snr}]
+        for task, factor in (("Ant-v4", 1.0), ("Hopper-v4", 2.0)):
+            scores = returns(task, [factor * top, factor * top])
+            make_run(tmp_path / f"{variant}-{task}", scores, task=task, variant=variant, metrics=rows)
+    results = load(tmp_path)
+    (row,) = tables(results)["components"].where(group="residual-d").rows()
+    assert (row["snr"], row["score_p95"], row["tasks"]) == (pytest.approx(0.2), pytest.approx(0.6), 2)
+    # Scores 0.4 and 0.8: standard deviation with n - 1 is 0.2828.
+    assert row["score_p95_std_over_tasks"] == pytest.approx(0.28284, abs=1e-5)
+    signal, score = figures(results)["components"].panels
+    assert [series.y[0] for series in signal.series] == pytest.approx([0.3, 0.1, 0.2]), "in the order of the variants"
+    assert score.title == "PPO: score, correlation 1.00 (mean over 2 tasks)"
+
+
+def test_a_sweep_of_bins_is_points_against_level_lines_and_leaves_the_other_figures(
+    tmp_path: Path, make_run: Make
+) -> None:
+    for bins, end in ((11, 0.5), (41, 0.6), (101, 0.2)):
+        for seed in (1, 2):
+            scores = returns("Humanoid-v4", [0.0, end + 0.1 * seed])
+            settings = {"head.bins": bins}
+            make_run(tmp_path / f"{bins}-{seed}", scores, task="Humanoid-v4", seed=seed, overrides=settings)
+    make_run(tmp_path / "gaussian", returns("Humanoid-v4", [0.0, 0.3]), task="Humanoid-v4", variant="mlp-c")
+    make_run(tmp_path / "td3", returns("Humanoid-v4", [0.0, 0.4]), task="Humanoid-v4", variant="td3", algo="td3")
+    results = load(tmp_path)
+    drawn = figures(results)
+    (panel,) = drawn["bins"].panels
+    assert panel.x.log
+    curve = series_of(panel, "rn-d")
+    assert (curve.x.tolist(), curve.y.tolist()) == ([11, 41, 101], pytest.approx([0.65, 0.75, 0.35]))
+    assert series_of(panel, "mlp-c", "level").y.tolist() == pytest.approx([0.3, 0.3])
+    assert series_of(panel, "td3", "level").y.tolist() == pytest.approx([0.4, 0.4])
+    assert drawn["tasks"].keys == ("rn-d", "mlp-c", "td3")
+    rows = tables(results)["runtime-bins"]
+    # The paper's table: 1789, 974 and 721 steps per second.
+    assert (rows["bins"], rows["paper_sps"]) == ([11, 41, 101], [1789, 974, 721])
+
+
+def test_widths_and_the_swapped_loss_have_figures_of_their_own(tmp_path: Path, make_run: Make) -> None:
+    for width in (64, 256, 512):
+        make_run(tmp_path / str(width), returns("Ant-v4", [0.0, 0.5]), overrides={"actor.width": width})
+    for variant in ("loss-swap", "rn-c", "mlp-c"):
+        make_run(tmp_path / variant, returns("Ant-v4", [0.0, 0.2]), variant=variant)
+    drawn = figures(load(tmp_path))
+    assert drawn["width"].keys == ("rn-d", "rn-d · width 64", "rn-d · width 512")
+    assert "Without a number: 256." in drawn["width"].caption
+    assert drawn["loss-swap"].keys == ("rn-d", "rn-c", "loss-swap")
+
+
+def test_wall_clock_ends_with_the_first_seed_to_end(tmp_path: Path, make_run: Make) -> None:
+    for seed, seconds in ((1, 3600.0), (2, 7200.0)):
+        rows = [{"step": 100, "time/iteration": seconds}]
+        make_run(tmp_path / str(seed), returns("Ant-v4", [0.0, 1.0]), seed=seed, metrics=rows)
+    curve = series_of(figures(load(tmp_path))["wall-clock"].panels[0], "rn-d")
+    assert curve.x[-1] == 1.0
+    # After an hour the one is done, the other halfway.
+    assert curve.y[-1] == pytest.approx(0.75)
+
+
+def test_runtime_is_the_median_after_the_first_iteration_beside_the_papers(tmp_path: Path, make_run: Make) -> None:
+    speeds = [{"step": step, "time/sps": sps, "time/iteration": 36.0} for step, sps in ((1, 5), (2, 90), (100, 110))]
+    make_run(tmp_path / "run", returns("Ant-v4", [0.0, 1.0]), metrics=speeds, overrides={"threads": 1})
+    (row,) = tables(load(tmp_path))["runtime"].rows()
+    # Three iterations of 36 seconds; the paper's 873.8 steps per second and 1.64 hours.
+    assert (row["sps"], row["hours"], row["threads"]) == (100.0, pytest.approx(0.03), "1")
+    assert (row["paper_sps"], row["paper_hours_of_5M"]) == (873.8, 1.64)
+
+
+def test_the_same_runs_give_the_same_bytes(study: Path, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        draw(figures(load(study))["tasks"], tmp_path / f"{name}.png", tmp_path / f"{name}.svg")
+    for ending in ("png", "svg"):
+        assert (tmp_path / f"first.{ending}").read_bytes() == (tmp_path / f"second.{ending}").read_bytes()
+
+
+def test_matplotlib_draws_the_numbers_of_the_figure(study: Path, tmp_path: Path, figures: list[Canvas]) -> None:
+    from detent.report import figures as make
+
+    made_figure: Figure = make(load(study))["tasks"]
+    draw(made_figure, tmp_path / "deep" / "tasks.png")
+    with Image.open(tmp_path / "deep" / "tasks.png") as picture:
+        assert picture.format == "PNG"
+        assert picture.width > 500
+    axes = figures[0].axes[0]
+    drawn = {str(line.get_label()): np.asarray(line.get_ydata()).tolist() for line in axes.get_lines()}
+    assert drawn["rn-d"] == pytest.approx([0.0, 0.3, 0.7])
+    assert axes.get_title() == "Ant-v4, PPO"
