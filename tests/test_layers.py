@@ -34,10 +34,12 @@ LAYERS = [
     "evaluate",
     "video",
     "trainer",
+    "baselines",
     "session",
     "probe",
     "gradient_moments",
     "proposition",
+    "study",
     "doctor",
     "__init__",
     "cli",
@@ -103,7 +105,21 @@ def f():
     assert imported_layers(ast.parse(code)) == {"cli", "trainer", "__init__", "envs"}
 
 
-@pytest.mark.parametrize("module", ["detent", "detent.config", "detent.paper", "detent.runlog", "detent.presets"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "detent",
+        "detent.config",
+        "detent.paper",
+        "detent.runlog",
+        "detent.presets",
+        "detent.study.plan",
+        "detent.study.directory",
+        "detent.study.engine",
+        "detent.study.local",
+        "detent.study.ray",
+    ],
+)
 def test_needs_no_torch(module: str) -> None:
     code = f"""
 import sys

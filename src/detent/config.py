@@ -258,6 +258,45 @@ class TRPOConfig:
 
 
 @dataclass(frozen=True)
+class TD3Config:
+    learning_rate: float = 3e-4
+    """Adam's step size, for actor and critics."""
+    width: int = 256
+    """Hidden width of actor and critics, two ReLU layers each."""
+    buffer_size: int = 1_000_000
+    """Transitions kept for replay (two observations each in memory)."""
+    batch_size: int = 256
+    """Transitions per update; there is one update per environment step."""
+    learning_starts: int = 25_000
+    """Environment steps played with random actions before the first update."""
+    gamma: float = 0.99
+    """Discount factor."""
+    tau: float = 0.005
+    """Share of the trained networks in the target networks, per update."""
+    exploration_noise: float = 0.1
+    """Standard deviation of the noise on training actions, in halves of the action range."""
+    target_noise: float = 0.2
+    """Standard deviation of the noise on target actions, in halves of the action range."""
+    target_noise_clip: float = 0.5
+    """Bound of the noise on target actions."""
+    policy_delay: int = 2
+    """Updates of the critics per update of the actor."""
+
+    def __post_init__(self) -> None:
+        for name in ("width", "buffer_size", "batch_size", "policy_delay"):
+            _require(getattr(self, name) >= 1, f"td3.{name} is {getattr(self, name)}; it must be at least 1")
+        _require(
+            0 < self.learning_rate < math.inf,
+            f"td3.learning_rate is {self.learning_rate}; it must be positive and finite",
+        )
+        for name in ("learning_starts", "exploration_noise", "target_noise", "target_noise_clip"):
+            value = getattr(self, name)
+            _require(0 <= value < math.inf, f"td3.{name} is {value}; it must be finite and not negative")
+        for name in ("gamma", "tau"):
+            _require(0 <= getattr(self, name) <= 1, f"td3.{name} is {getattr(self, name)}; it must lie in [0, 1]")
+
+
+@dataclass(frozen=True)
 class EvalConfig:
     interval: int = 0
     """Environment steps between evaluations; 0: a twentieth of `steps`, and always at the end."""
@@ -294,7 +333,7 @@ class Config:
     variant: str = "rn-d"
     """Actor: rn-d, rn-c, mlp-d, mlp-c, loss-swap, ...; `detent list variants` tells them all."""
     algo: str = "ppo"
-    """Update rule: ppo, spo or trpo."""
+    """Update rule: ppo, spo or trpo; or td3, the off-policy baseline (with --variant td3)."""
     steps: int = 5_000_000
     """Environment steps in all, rounded up to whole iterations."""
     schedule_steps: int = 5_000_000
@@ -321,6 +360,7 @@ class Config:
     ppo: PPOConfig = PPOConfig()
     spo: SPOConfig = SPOConfig()
     trpo: TRPOConfig = TRPOConfig()
+    td3: TD3Config = TD3Config()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
 
@@ -357,6 +397,14 @@ class Config:
         return max(1, round(steps / self.batch_size))
 
 
+_ALGORITHM_DEFAULTS: dict[str, Any] = {
+    "ppo": PPOConfig(),
+    "spo": SPOConfig(),
+    "trpo": TRPOConfig(),
+    "td3": TD3Config(),
+}
+
+
 def validate(config: Config) -> None:
     """Checks between fields; each section checks its own values when it is made."""
     _require(config.task != "", "no task was given; for instance: detent train HalfCheetah-v4")
@@ -374,7 +422,7 @@ def validate(config: Config) -> None:
         f"steps ({config.steps}) goes past schedule_steps ({config.schedule_steps}), where the learning rate has "
         "come down to zero; give a longer --schedule-steps, or --update.no-anneal",
     )
-    for name, default in (("ppo", PPOConfig()), ("spo", SPOConfig()), ("trpo", TRPOConfig())):
+    for name, default in _ALGORITHM_DEFAULTS.items():
         _require(
             name == config.algo or getattr(config, name) == default,
             f"the algorithm is {config.algo}, which takes no {name}.* settings; found {getattr(config, name)}",

@@ -13,16 +13,18 @@ from detent import __version__
 from detent.cli.about import Doctor, List
 from detent.cli.inspect import Diagnose, Eval, Proposition, Video
 from detent.cli.parsing import parse
+from detent.cli.study import Study
 from detent.cli.train import Train, parse_train
 from detent.config import ConfigError, nearest
 from detent.threads import prepare_threads
 
-COMMANDS: dict[str, type[Train | Eval | Video | Diagnose | Proposition | List | Doctor]] = {
+COMMANDS: dict[str, type[Train | Eval | Video | Diagnose | Proposition | Study | List | Doctor]] = {
     "train": Train,
     "eval": Eval,
     "video": Video,
     "diagnose": Diagnose,
     "proposition": Proposition,
+    "study": Study,
     "list": List,
     "doctor": Doctor,
 }

@@ -11,7 +11,10 @@ from typing import Any
 from detent.config import Config, ConfigError, nearest, override, to_dict
 
 PRESETS = ("paper", "authors", "fast")
-ALGORITHMS = ("ppo", "spo", "trpo")
+ALGORITHMS = ("ppo", "spo", "trpo", "td3")
+BASELINES = ("td3",)
+"""Algorithms with networks of their own: variant and algorithm are one, and on-policy settings do not apply."""
+_ON_POLICY = ("actor", "head", "critic", "normalize", "advantage", "update")
 
 
 @cache
@@ -52,6 +55,9 @@ def _require_known(preset: str, variant: str, algo: str) -> None:
     ):
         if name not in valid:
             raise ConfigError(f"there is no {what} '{name}'; {nearest(name, valid)}")
+    if variant != algo and (variant in BASELINES or algo in BASELINES):
+        name = variant if variant in BASELINES else algo
+        raise ConfigError(f"'{name}' has networks of its own: give both --variant {name} and --algo {name}")
 
 
 def check_names(config: Config) -> None:
@@ -60,6 +66,12 @@ def check_names(config: Config) -> None:
     if config.variant == "custom":
         return
     found = to_dict(config)
+    if config.algo in BASELINES:
+        usual = to_dict(configure(config.task, preset=config.preset, variant=config.variant, algo=config.algo))
+        for section in _ON_POLICY:
+            if found[section] != usual[section]:
+                raise ConfigError(f"the algorithm is {config.algo}, which takes no {section}.* settings")
+        return
     for section in ("actor", "head"):
         for key, value in table("variants")[config.variant][section].items():
             if found[section][key] != value:
