@@ -42,8 +42,8 @@ def configure(
     config = Config(task=task, preset=preset, variant=variant, algo=algo)
     config = override(config, settings)
     config = override(config, {"actor": by_kind[variant_settings["actor"]["kind"]]})
-    config = override(config, variant_settings)
     config = override(config, by_algo.get(algo, {}))
+    config = override(config, variant_settings)
     return override(config, nested(overrides or {}))
 
 

@@ -117,11 +117,11 @@ def make_study(name: str, content: Mapping[str, Any]) -> Study:
             raise ConfigError("'grid' must be tables: [[grid]]")
         shared = {key: content[key] for key in _GRID_KEYS if key in content}
         complete = tuple(_complete(shared, grid) for grid in grids)
+        _require_tasks(complete)
         by_id: dict[str, Run] = {}
         turns = [(turn, run) for grid in complete for turn, run in _runs(grid)]
         for _, run in sorted(turns, key=lambda item: item[0]):
             by_id.setdefault(run.id, run)
-        _require_tasks(complete)
         texts = [_text(content, key) for key in ("description", "cites")]
     except ConfigError as error:
         raise ConfigError(f"study '{name}': {error}") from None
@@ -224,7 +224,8 @@ def _require_tasks(grids: tuple[dict[str, Any], ...]) -> None:
             try:
                 find_task(task)
             except ConfigError as error:
-                raise ConfigError(f"unknown task '{task}': {error}") from None
+                why = f": {error}" if ":" in task else f"; {nearest(task, table('tasks'))}, or another Gymnasium id"
+                raise ConfigError(f"unknown task '{task}'{why}") from None
 
 
 def _text(content: Mapping[str, Any], key: str) -> str:

@@ -16,6 +16,7 @@ from typing import Literal
 from detent.runlog import lock_holder, write_json
 from detent.study.directory import Entry, failure_path, log_path, plan_path, read_state
 
+_CHILD = (sys.executable, "-m", "detent.cli.child")
 STOPPED = 3
 """Exit code of a run that was asked to stop and saved a checkpoint."""
 
@@ -71,21 +72,13 @@ class RunProcess:
         # Ctrl-C on the terminal reaches the engine, which asks its runs to stop: hence a session of its own.
         with log_path(self.directory, self.entry["id"]).open("ab") as log:
             self._process = subprocess.Popen(
-                self._command(),
+                [*_CHILD, str(os.getpid()), *train_words(self.directory, self.entry)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self._environment},
                 start_new_session=True,
             )
-
-    def _command(self) -> list[str]:
-        """Exactly on from the last scheduled checkpoint; from the beginning where there is none."""
-        train = [sys.executable, "-m", "detent.cli.child", str(os.getpid()), "train"]
-        if (self.path / "config.toml").exists() and not _stopped_before_any_schedule(self.path):
-            return [*train, "--resume", str(self.path), "--exact"]
-        shutil.rmtree(self.path, ignore_errors=True)
-        return [*train, "--config", str(plan_path(self.directory, self.entry["id"])), "--out", str(self.path)]
 
     def _outcome(self, code: int) -> Outcome:
         if code == 0:
@@ -98,6 +91,15 @@ class RunProcess:
             hint = " (the system does this when memory runs out)" if -code == signal.SIGKILL else ""
             return Outcome("killed", f"killed by signal {-code}{hint}")
         return Outcome("failed", _last_line(log_path(self.directory, self.entry["id"])) or f"exit code {code}")
+
+
+def train_words(directory: Path, entry: Entry) -> list[str]:
+    """The command for a run: exactly on from its last scheduled checkpoint, from the beginning where there is none."""
+    run = directory / entry["path"]
+    if (run / "config.toml").exists() and not _stopped_before_any_schedule(run):
+        return ["train", "--resume", str(run), "--exact"]
+    shutil.rmtree(run, ignore_errors=True)
+    return ["train", "--config", str(plan_path(directory, entry["id"])), "--out", str(run)]
 
 
 def note_failure(directory: Path, entry: Entry, reason: str) -> None:
