@@ -43,6 +43,7 @@ LAYERS = [
     "doctor",
     "__init__",
     "cli",
+    "__main__",
 ]
 FORBIDDEN = {
     "envs": {"heads", "networks", "normalize", "policy"},

@@ -52,6 +52,7 @@ class SB3Envs(VecEnv):
 
     def __init__(self, envs: VectorEnv, seed: int) -> None:
         super().__init__(envs.num_envs, *_spaces(envs.spec))
+        self.spec = envs.spec
         self.episodes: list[Episode] = []
         self._envs, self._seed = envs, seed
 
@@ -112,7 +113,7 @@ class Actor:
     def __call__(self, observation: Any, deterministic: bool = True, generator: Generator | None = None) -> Tensor:
         """Actions `[B, m]` for states `[B, n]`, alone or in a dict; there is nothing to sample."""
         state = observation["state"] if isinstance(observation, Mapping) else observation
-        share = (self._policy.actor(state.to(self.device)) + 1) / 2
+        share: Tensor = (self._policy.actor(state.to(self.device)) + 1) / 2
         return self._low + (self._high - self._low) * share
 
 
@@ -229,7 +230,7 @@ def load_actor(run: Path | str, which: str = "best") -> Actor:
 
 def _make_model(config: Config, envs: SB3Envs) -> TD3:
     td3 = config.td3
-    actions = len(envs.action_space.low)
+    (actions,) = _spaces(envs.spec)[1].shape
     model = TD3(
         "MlpPolicy",
         envs,
