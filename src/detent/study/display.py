@@ -11,6 +11,7 @@ from typing import Protocol
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from detent.progress import PLAIN_INTERVAL, PipeConsole
 from detent.study.directory import STATUSES, Entry, RunState
@@ -134,10 +135,10 @@ class LiveTable:
     def update(self, states: States, active: Collection[str]) -> None:
         order = sorted(states.values(), key=lambda state: (state.id not in active, STATUSES.index(state.status)))
         shown = order[: max(1, self._console.height - _LINES_AROUND)]
-        parts: list[Table | str] = [runs_table(shown)]
+        parts: list[Table | Text] = [runs_table(shown)]
         if len(shown) < len(order):
-            parts.append(f"... and {len(order) - len(shown)} more")
-        parts.append(f"{counts(states.values())}; about {clock(study_left(states.values()))} left")
+            parts.append(Text(f"... and {len(order) - len(shown)} more"))
+        parts.append(Text(f"{counts(states.values())}; about {clock(study_left(states.values()))} left"))
         self._live.update(Group(*parts))
 
     def message(self, text: str) -> None:
