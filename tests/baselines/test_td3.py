@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 import detent
 from detent.cli import main
-from detent.config import Config, ConfigError, EnvConfig, load_config
+from detent.config import Config, ConfigError, EnvConfig, load_config, save_config
 from detent.envs import make_envs
 from detent.envs.gymnasium import GymnasiumEnvs
 from detent.evaluate import evaluate
@@ -27,7 +27,7 @@ from detent.streams import derive
 
 pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed: pip install 'detent[sb3]'")
 
-from detent.baselines.td3 import SB3Envs, load_actor
+from detent.baselines.td3 import SB3Envs, TD3Trainer, load_actor
 
 TARGET = "detent.envs.scripted:Target-v0"
 
@@ -118,8 +118,6 @@ def test_a_run_that_is_cut_off_starts_again_to_the_same_end(run: Path, tmp_path:
 def test_a_stop_leaves_the_weights_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from detent.baselines.td3 import TD3Trainer
-
     original = TD3Trainer._iterate
 
     def stop_in_the_second(self: TD3Trainer) -> dict[str, Any]:
@@ -128,8 +126,6 @@ def test_a_stop_leaves_the_weights_and_says_so(
         return original(self)
 
     monkeypatch.setattr(TD3Trainer, "_iterate", stop_in_the_second)
-    from detent.config import save_config
-
     save_config(config(), tmp_path / "config.toml")
     assert main(["train", "--config", str(tmp_path / "config.toml"), "--out", str(tmp_path / "run")]) == 3
     assert "stopped at step 200" in capsys.readouterr().out
@@ -141,16 +137,17 @@ def test_episodes_end_for_sb3_as_they_do_for_detent() -> None:
     # Two environments play the three episodes of Scripted-v0; all their rewards and ends are known.
     inner = GymnasiumEnvs("detent.envs.scripted:Scripted-v0", 2, EnvConfig(backend="gymnasium"))
     envs = SB3Envs(inner, seed=5)
-    observation = envs.reset()
+    envs.reset()
     ends: list[tuple[tuple[float, ...], float, bool]] = []
     for _ in range(12):
         observation, reward, done, infos = envs.step(np.zeros((2, 1), np.float32))
         for row in np.flatnonzero(done):
             final = tuple(infos[row]["terminal_observation"].tolist())
             ends.append((final, float(reward[row]), infos[row]["TimeLimit.truncated"]))
-            assert observation[row][1] == 0, "the next episode has begun"
+            assert np.asarray(observation)[row][1] == 0, "the next episode has begun"
         assert all(not info for info, ended in zip(infos, done, strict=True) if not ended)
     # (episode, length): last reward, and whether only time ended it. Both at once is termination.
+    expected: dict[tuple[float, ...], tuple[float, bool]]
     expected = {(0.0, 3.0): (3.0, False), (1.0, 2.0): (20.0, True), (2.0, 1.0): (100.0, False)}
     assert {final for final, _, _ in ends} == set(expected)
     assert all(expected[final] == (reward, truncated) for final, reward, truncated in ends)

@@ -162,8 +162,9 @@ def test_a_failed_run_has_a_log_and_the_others_finish(tmp_path: Path, capsys: py
     summary = run_study(study, tmp_path, LocalEngine(2), PlainLines())
     assert [state.status for state in summary.states] == ["failed", "finished"]
     broken, fine = read_study(tmp_path)["runs"]
-    assert "wings" in str(summary.states[0].reason)
-    assert summary.states[0].reason in Path(str(summary.states[0].log)).read_text()
+    reason, log = summary.states[0].reason or "", summary.states[0].log or ""
+    assert "wings" in reason
+    assert reason in Path(log).read_text()
     assert failure_path(tmp_path, broken["id"]).exists()
     assert read_state(tmp_path, fine).step == fine["total_steps"] == 384
     assert main(["study", "status", str(tmp_path)]) == 0

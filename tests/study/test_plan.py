@@ -95,7 +95,7 @@ def test_an_id_says_what_the_run_is_and_changes_with_all_that_changes_its_result
     assert name == "ant-v4-rn-d-ppo-s1"
     assert len(digest) == 8
     assert set(digest) <= set("0123456789abcdef")
-    others = [
+    others: list[dict[str, Any]] = [
         {"seed": 2},
         {"steps": 1_000_000},
         {"threads": 2},
@@ -108,7 +108,8 @@ def test_an_id_says_what_the_run_is_and_changes_with_all_that_changes_its_result
     ]
     digests = {run_id(override(config, change)).rpartition("-")[2] for change in others}
     assert len(digests | {digest}) == 1 + len(others)
-    for change in ({"tensorboard": True}, {"checkpoint": {"keep": 1}}):
+    without_effect: list[dict[str, Any]] = [{"tensorboard": True}, {"checkpoint": {"keep": 1}}]
+    for change in without_effect:
         assert run_id(override(config, change)) == run_id(config)
     assert run_id(configure("my_envs.arms:Arm/Left-v0")).startswith("arm-left-v0-rn-d-ppo-s1-")
 
