@@ -19,7 +19,7 @@ from detent.config import Config, ConfigError, load_config, save_config
 HEARTBEAT_TIMEOUT = 600.0
 """Seconds after which the lock of a process on another host counts as left behind."""
 
-PACKAGES = ("detent", "torch", "numpy", "gymnasium", "mujoco", "envpool")
+PACKAGES = ("detent", "torch", "numpy", "gymnasium", "mujoco", "envpool", "stable-baselines3")
 
 
 class RunError(RuntimeError):

@@ -1,4 +1,4 @@
-"""What the tests of studies share: a small study, and everything in a study's results but times."""
+"""What the tests of studies share: small studies, and everything in a study's results but times."""
 
 from __future__ import annotations
 
@@ -11,21 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PAIR = """
-description = "two runs of a few seconds"
-tasks = ["detent.envs.scripted:Target-v0"]
-variants = ["rn-d", "mlp-c"]
-steps = 6_000
+import tomli_w
 
-[settings]
-rollout_steps = 32
-env.num_envs = 4
-actor.width = 16
-update = { epochs = 4, minibatches = 4 }
-normalize.warmup_steps = 8
-eval = { interval = 2000, episodes = 2, num_envs = 2 }
-checkpoint.interval = 640
-"""
+from detent.presets import table
+
+
+def write(path: Path, **changes: Any) -> Path:
+    """A study file like the tiny one, with one seed."""
+    path.write_text(tomli_w.dumps({**table("studies/_tiny"), "seeds": [1], **changes}))
+    return path
 
 
 def command(*words: object) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from studying import PAIR, command, finish, in_the_middle, info, results, start, wait_until
+from studying import command, finish, in_the_middle, info, results, start, wait_until, write
 
 from detent.cli import main
 from detent.runlog import acquire_lock, lock_holder, release_lock
@@ -80,6 +80,26 @@ def test_killed_runs_are_started_again_failed_ones_reported_and_nothing_stops_th
     assert (again.started, again.most, summary.finished) == ([2, 3], 2, 3)
 
 
+def test_a_second_ctrl_c_ends_everything_at_once(tmp_path: Path) -> None:
+    class Stubborn(Scripted):
+        """Somebody presses Ctrl-C when it starts a run, and again when it is asked to stop."""
+
+        def start(self, directory: Path, entry: Entry) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+        def poll(self) -> list[tuple[Entry, Outcome]]:
+            return []
+
+        def stop(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    engine = Stubborn({})
+    with pytest.raises(KeyboardInterrupt):
+        run_study(make_study("mine", TINY), tmp_path, engine, PlainLines())
+    assert engine.closed
+    assert lock_holder(tmp_path) is None
+
+
 def test_a_process_that_is_killed_is_told_from_one_that_fails(tmp_path: Path) -> None:
     study = make_study("mine", {**TINY, "tasks": ["detent.envs.scripted:Target-v0"]})
     entries = [{**run.entry(), "path": f"runs/{run.id}"} for run in study.runs]
@@ -111,8 +131,8 @@ def test_a_process_that_is_killed_is_told_from_one_that_fails(tmp_path: Path) ->
 
 
 def test_a_study_cut_off_in_every_way_ends_with_the_same_results(tmp_path: Path) -> None:
-    file, whole, cut = tmp_path / "pair.toml", tmp_path / "whole", tmp_path / "cut"
-    file.write_text(PAIR)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    file = write(tmp_path / "pair.toml", steps=6000)
     out = finish(start("run", file, "--out", whole, "--workers", 2))
     assert f"{whole}: 2 finished" in out
 

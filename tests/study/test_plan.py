@@ -184,6 +184,9 @@ def test_what_is_written_down_is_the_study(tmp_path: Path) -> None:
     write_study(tmp_path, study)
     again = make_study("runtime", load_study(str(tmp_path / "study.toml")).source())
     assert again == study
+    # The machine went down while it was written.
+    plan_path(tmp_path, study.runs[0].id).write_text("")
+    write_study(tmp_path, study)
     for run in study.runs[:3]:
         assert load_config(plan_path(tmp_path, run.id)) == run.config
 

@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from studying import PAIR, finish, in_the_middle, info, results, start, wait_until
+from studying import finish, in_the_middle, info, results, start, wait_until, write
 
 from detent.cli import main
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'detent[ray]'")
 
-ONE = PAIR.replace('variants = ["rn-d", "mlp-c"]', 'variants = ["mlp-c"]').replace("6_000", "1_000")
-
 
 def test_ray_and_local_give_the_same_bits(tmp_path: Path) -> None:
-    file = tmp_path / "one.toml"
-    file.write_text(ONE)
+    file = write(tmp_path / "one.toml", variants=["mlp-c"], steps=1000)
     local = start("run", file, "--out", tmp_path / "local")
     out = finish(start("run", file, "--out", tmp_path / "ray", "--engine", "ray", "--workers", 1))
     finish(local)
@@ -32,8 +29,8 @@ def test_ray_and_local_give_the_same_bits(tmp_path: Path) -> None:
 def test_a_node_lost_in_the_middle_costs_only_time(tmp_path: Path) -> None:
     from ray.cluster_utils import Cluster
 
-    file, local, lost = tmp_path / "pair.toml", tmp_path / "local", tmp_path / "lost"
-    file.write_text(PAIR.replace("6_000", "20_000"))
+    local, lost = tmp_path / "local", tmp_path / "lost"
+    file = write(tmp_path / "pair.toml", steps=20_000)
     finish(start("run", file, "--out", local, "--workers", 2))
     cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
@@ -65,7 +62,8 @@ def test_an_address_where_nothing_listens_is_refused(tmp_path: Path, capsys: pyt
     assert f"no Ray cluster answers at {address}" in capsys.readouterr().err
     words = ["study", "run", "gym-main", "--out", str(tmp_path / "out"), "--engine", "ray"]
     for more, sentence in (
-        (["--address", "nonsense"], "--address is 'nonsense'; it must be HOST:PORT, ray://HOST:PORT or auto"),
+        (["--address", "nonsense"], "--address is 'nonsense'; it must be HOST:PORT or auto, on a machine of"),
+        (["--address", "ray://there:1"], "--address is 'ray://there:1'; it must be HOST:PORT or auto"),
         (["--gpus", "-1"], "--gpus is -1.0; it must not be negative"),
         (["--address", "a:1", "--workers", "2"], "--workers is for this machine"),
     ):

@@ -15,6 +15,7 @@ from detent.threads import usable_cores
 
 if TYPE_CHECKING:
     from detent.study.directory import RunState
+    from detent.study.display import Display
     from detent.study.engine import Engine
     from detent.study.plan import Study as Plan
 
@@ -45,7 +46,7 @@ class Run:
     workers: int = 0
     """Runs side by side on this machine; 0: as many as its cores can take, by the threads of each."""
     address: str | None = None
-    """ray: the cluster, HOST:PORT, ray://HOST:PORT or auto; without it one is started on this machine."""
+    """ray: the cluster, HOST:PORT or auto, from one of its machines; without it one is started on this machine."""
     gpus: float = 0.0
     """ray: GPUs per run, also a fraction; with 0 a run sees none. CPUs per run are its threads."""
     retries: int = 2
@@ -66,7 +67,8 @@ class Run:
             print(f"{len(study.runs)} runs, {sum(run.config.total_steps for run in study.runs):,} steps in all")
             return 0
         directory = self.out or Path("studies") / study.name
-        summary = run_study(study, directory, self._make_engine(study), make_display(), self.retries)
+        display = make_display()
+        summary = run_study(study, directory, self._make_engine(study, display), display, self.retries)
         print(f"{directory}: {counts(summary.states)}")
         for state in summary.failed:
             print(_failure(state))
@@ -85,7 +87,7 @@ class Run:
         if self.address is not None and self.workers:
             raise ConfigError("--workers is for this machine; a cluster at --address runs as much as it has room for")
 
-    def _make_engine(self, study: Plan) -> Engine:
+    def _make_engine(self, study: Plan, display: Display) -> Engine:
         threads = max(run.config.threads for run in study.runs)
         workers = self.workers or max(1, usable_cores() // threads)
         if self.engine == "local":
@@ -94,7 +96,7 @@ class Run:
             return LocalEngine(workers)
         from detent.study.ray import RayEngine
 
-        return RayEngine(self.address, workers * threads, self.gpus)
+        return RayEngine(self.address, workers * threads, self.gpus, display.message)
 
 
 @dataclass(frozen=True)

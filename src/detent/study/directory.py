@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import tomli_w
 
-from detent.config import ConfigError, save_config
+from detent.config import ConfigError, to_dict
 from detent.runlog import lock_holder, write_json
 from detent.study.plan import Study
 
@@ -65,14 +65,20 @@ def write_study(directory: Path, study: Study) -> list[Entry]:
     for name in ("plan", "runs", "logs"):
         (directory / name).mkdir(exist_ok=True)
     for run in study.runs:
-        if not plan_path(directory, run.id).exists():
-            save_config(run.config, plan_path(directory, run.id))
-    temporary = directory / f".study.toml.{os.getpid()}"
-    temporary.write_text(tomli_w.dumps(study.source()))
-    temporary.replace(directory / "study.toml")
+        _write_toml(plan_path(directory, run.id), to_dict(run.config))
+    _write_toml(directory / "study.toml", study.source())
     content = {"name": study.name, "description": study.description, "cites": study.cites, "runs": entries}
     write_json(directory / "study.json", content)
     return entries
+
+
+def _write_toml(path: Path, content: dict[str, Any]) -> None:
+    """Written whole where it is not there yet or is damaged; not synced, since a study makes it again."""
+    text = tomli_w.dumps(content)
+    if not path.exists() or path.read_text() != text:
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text(text)
+        temporary.replace(path)
 
 
 def require_same_study(directory: Path, study: Study) -> None:

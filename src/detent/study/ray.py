@@ -11,6 +11,7 @@ import os
 import platform
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ REACH = 5.0
 
 
 class RayEngine:
-    def __init__(self, address: str | None, cpus: int, gpus: float) -> None:
+    def __init__(self, address: str | None, cpus: int, gpus: float, tell: Callable[[str], None]) -> None:
         """`address` of a cluster; None starts one of `cpus` CPUs on this machine, for as long as the study runs."""
         if gpus < 0:
             raise ConfigError(f"--gpus is {gpus}; it must not be negative")
@@ -36,7 +37,8 @@ class RayEngine:
         except ImportError:
             raise ConfigError("Ray is not installed: pip install 'detent[ray]'") from None
         self._ray: Any = ray
-        self._gpus = gpus
+        self._gpus, self._tell = gpus, tell
+        self._crowded: set[int] = set()
         self._refs: dict[Any, Entry] = {}
         self._directory: Path | None = None
         where: dict[str, Any] = {"num_cpus": cpus, "include_dashboard": False}
@@ -59,6 +61,7 @@ class RayEngine:
         if self._directory is None:
             self._directory = directory
             stop_path(directory).unlink(missing_ok=True)
+        self._warn_if_no_room(entry["threads"])
         # Retries are counted by the study, for both engines alike.
         options = {"num_cpus": entry["threads"], "num_gpus": self._gpus, "max_retries": 0, "name": entry["id"]}
         ref = self._task.options(**options).remote(str(directory), entry, os.getcwd(), self._gpus > 0)
@@ -79,6 +82,14 @@ class RayEngine:
         self._ray.shutdown()
         if self._directory is not None:
             stop_path(self._directory).unlink(missing_ok=True)
+
+    def _warn_if_no_room(self, threads: int) -> None:
+        """Say it when no node could ever take a run of so many threads: Ray waits silently for one that can."""
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        fits = any(node.get("CPU", 0) >= threads and node.get("GPU", 0) >= self._gpus for node in nodes)
+        if not fits and threads not in self._crowded:
+            self._crowded.add(threads)
+            self._tell(f"no node of the cluster has {threads} CPUs and {self._gpus:g} GPUs; waiting for one to join")
 
     def _outcome(self, ref: Any) -> Outcome:
         errors = self._ray.exceptions
@@ -116,11 +127,11 @@ def _carry_out(directory: str, entry: Entry, cwd: str, see_gpus: bool) -> Outcom
 
 def _require_answer(address: str) -> None:
     """Refuse an address where nothing listens; Ray itself would try for a long time."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
-        if address == "auto":
-            return
-        raise ConfigError(f"--address is '{address}'; it must be HOST:PORT, ray://HOST:PORT or auto")
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        raise ConfigError(f"--address is '{address}'; it must be HOST:PORT or auto, on a machine of the cluster")
     try:
         socket.create_connection((host, int(port)), REACH).close()
     except OSError as error:
