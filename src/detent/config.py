@@ -15,6 +15,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -460,7 +461,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 def override(section: Section, changes: Mapping[str, Any], where: str = "") -> Section:
     """`section` with nested `changes`; unknown keys and wrong types are errors that name the valid ones."""
-    hints = typing.get_type_hints(type(section))
+    hints = _type_hints(type(section))
     values: dict[str, Any] = {}
     for key, value in changes.items():
         path = f"{where}{key}"
@@ -474,6 +475,12 @@ def override(section: Section, changes: Mapping[str, Any], where: str = "") -> S
         else:
             values[key] = _coerce(hints[key], value, path)
     return dataclasses.replace(section, **values)
+
+
+@cache
+def _type_hints(section: type) -> dict[str, Any]:
+    """Kept, because finding them takes most of the time of making a configuration, and a study makes hundreds."""
+    return typing.get_type_hints(section)
 
 
 def _coerce(hint: Any, value: Any, path: str) -> Any:
