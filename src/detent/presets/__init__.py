@@ -67,7 +67,9 @@ def check_names(config: Config) -> None:
         return
     found = to_dict(config)
     if config.algo in BASELINES:
-        usual = to_dict(configure(config.task, preset=config.preset, variant=config.variant, algo=config.algo))
+        names = {name: found[name] for name in ("task", "preset", "variant", "algo")}
+        others = {key: value for key, value in found.items() if key not in (*names, *_ON_POLICY)}
+        usual = to_dict(configure(**names, overrides=others))
         for section in _ON_POLICY:
             if found[section] != usual[section]:
                 raise ConfigError(f"the algorithm is {config.algo}, which takes no {section}.* settings")
