@@ -171,7 +171,7 @@ def test_episodes_end_for_sb3_as_they_do_for_detent() -> None:
 def test_wrong_settings_are_refused_in_a_sentence(
     words: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", TARGET, *words.split(), "--out", str(tmp_path / "run")]) == 2
+    assert main(["train", TARGET, "--threads", "1", *words.split(), "--out", str(tmp_path / "run")]) == 2
     assert sentence in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
@@ -188,6 +188,9 @@ def test_without_stable_baselines_it_says_what_to_install(
 ) -> None:
     monkeypatch.delitem(sys.modules, "detent.baselines.td3")
     monkeypatch.setitem(sys.modules, "stable_baselines3", None)
-    assert main(["train", TARGET, "--variant", "td3", "--algo", "td3", "--out", str(tmp_path / "run")]) == 2
+    assert (
+        main(["train", TARGET, "--variant", "td3", "--algo", "td3", "--threads", "1", "--out", str(tmp_path / "run")])
+        == 2
+    )
     assert "TD3 needs Stable-Baselines3: pip install 'detent[sb3]'" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

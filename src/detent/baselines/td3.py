@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor
 
+from detent.checkpoint import Score
 from detent.config import Config, ConfigError
 from detent.envs import Episode, VectorEnv, make_envs
 from detent.evaluate import evaluate
@@ -131,7 +132,7 @@ class TD3Trainer:
         self._model = _make_model(config, self._sb3_envs)
         self._actor = Actor(self._model.policy, self.envs.spec)
         self.iteration = 0
-        self._best = -math.inf
+        self._best: Score | None = None
         self._last_evaluation: Row | None = None
 
     @property
@@ -198,8 +199,9 @@ class TD3Trainer:
         log.append("evals", row)
         self._last_evaluation = row
         self.reporter.evaluation(row)
-        if row["stochastic"]["return"] > self._best:
-            self._best = row["stochastic"]["return"]
+        score = row["stochastic"].get("success", 0.0), row["stochastic"]["return"]
+        if self._best is None or score > self._best:
+            self._best = score
             self._save(log.path, "best")
 
     def _save(self, run: Path, name: str) -> None:
