@@ -28,7 +28,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 		echo "'$(PYTHON)' cannot make virtual environments; on Debian or Ubuntu: apt install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,tensorboard]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,ray,sb3,tensorboard]'
 	@touch $@
 
 maniskill: venv

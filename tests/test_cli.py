@@ -136,7 +136,7 @@ def test_help_names_every_command(cli: Detent) -> None:
     for words, code in ((["--help"], 0), (["-h"], 0), ([], 2)):
         outcome = cli(*words)
         assert outcome.code == code
-        for command in ("train", "eval", "video", "diagnose", "proposition", "bench", "list", "doctor"):
+        for command in ("train", "eval", "video", "diagnose", "proposition", "study", "report", "bench", "list", "doctor"):
             assert f"detent {command}" in outcome.out
     assert cli("--version") == Outcome(0, f"{detent.__version__}\n", "")
 
@@ -162,7 +162,7 @@ def test_each_command_explains_its_flags(command: str, words: list[str], cli: De
 
 def test_an_unknown_command_names_the_nearest(cli: Detent) -> None:
     assert cli("trian", "Hopper-v4") == Outcome(2, "", "detent: there is no command 'trian'; did you mean train?\n")
-    assert "valid: diagnose, doctor, eval, list, proposition, report, train, video" in cli("x").err
+    assert "valid: bench, diagnose, doctor, eval, list, proposition, report, study, train, video" in cli("x").err
 
 
 # Where settings come from.
@@ -258,7 +258,7 @@ def test_the_configuration_of_a_run_repeats_it(trained: Path, tmp_path: Path) ->
         ),
         ("train Hopper-v4 --variant rnd", "there is no variant 'rnd'; did you mean rn-d?"),
         ("train Hopper-v4 --preset papr", "there is no preset 'papr'; did you mean paper?"),
-        ("train Hopper-v4 --algo sac", "there is no algo 'sac'; valid: ppo, spo, trpo"),
+        ("train Hopper-v4 --algo sac", "there is no algo 'sac'; valid: ppo, spo, td3, trpo"),
         ("train Hopper-v4 --bins 1", "head.bins is 1; a categorical head needs at least 2 bins per dimension"),
         ("train Hopper-v4 --steps -5", "steps is -5; it must be at least 1"),
         ("train Hopper-v4 --width 0", "actor.width is 0; it must be at least 1"),
@@ -654,7 +654,7 @@ def test_a_proposition_that_does_not_hold_is_exit_code_1(cli: Detent, monkeypatc
 
 
 def test_list_shows_what_there_is(cli: Detent) -> None:
-    ablations = {"loss-swap", "plain-d", "residual-d", "layernorm-d", "custom"}
+    ablations = {"loss-swap", "plain-d", "residual-d", "layernorm-d", "custom", "td3"}
     assert set(one_json(cli("list", "variants", "--json"))) == {"rn-d", "rn-c", "mlp-d", "mlp-c"} | ablations
     assert set(one_json(cli("list", "presets", "--json"))) == {"paper", "authors", "fast"}
     tasks = one_json(cli("list", "--json", "tasks"))

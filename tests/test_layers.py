@@ -36,14 +36,17 @@ LAYERS = [
     "evaluate",
     "video",
     "trainer",
+    "baselines",
     "session",
     "probe",
     "gradient_moments",
     "proposition",
+    "study",
     "bench",
     "doctor",
     "__init__",
     "cli",
+    "__main__",
 ]
 FORBIDDEN = {
     "envs": {"heads", "networks", "normalize", "policy"},
@@ -116,6 +119,11 @@ def f():
         "detent.presets",
         "detent.report",
         "detent.cli.report",
+        "detent.study.plan",
+        "detent.study.directory",
+        "detent.study.engine",
+        "detent.study.local",
+        "detent.study.ray",
     ],
 )
 def test_needs_no_torch(module: str) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from detent.config import Config, ConfigError
 from detent.policy import Policy
+from detent.presets import BASELINES
 from detent.runlog import RunError, read_run_config
 from detent.spaces import ActionSpec, EnvSpec, ObservationSpec
 
@@ -197,6 +198,11 @@ def load_policy(run: Path | str, checkpoint: str = "best", device: str = "cpu") 
     """The policy of a run as it was saved, ready to act, with the state and configuration it belongs to."""
     run = Path(run)
     config = read_run_config(run)
+    if config.algo in BASELINES:
+        raise ConfigError(
+            f"{run} is a {config.algo} run, which has no Detent policy; its weights are in {run / 'weights'}, and "
+            f"detent.baselines.{config.algo}.load_actor reads them"
+        )
     path = locate(run, checkpoint)
     state = read_state(path)
     policy = Policy(state.spec, config)

@@ -15,6 +15,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
@@ -276,6 +277,45 @@ class TRPOConfig:
 
 
 @dataclass(frozen=True)
+class TD3Config:
+    learning_rate: float = 3e-4
+    """Adam's step size, for actor and critics."""
+    width: int = 256
+    """Hidden width of actor and critics, two ReLU layers each."""
+    buffer_size: int = 1_000_000
+    """Transitions kept for replay (two observations each in memory)."""
+    batch_size: int = 256
+    """Transitions per update; there is one update per environment step."""
+    learning_starts: int = 25_000
+    """Environment steps played with random actions before the first update."""
+    gamma: float = 0.99
+    """Discount factor."""
+    tau: float = 0.005
+    """Share of the trained networks in the target networks, per update."""
+    exploration_noise: float = 0.1
+    """Standard deviation of the noise on training actions, in halves of the action range."""
+    target_noise: float = 0.2
+    """Standard deviation of the noise on target actions, in halves of the action range."""
+    target_noise_clip: float = 0.5
+    """Bound of the noise on target actions."""
+    policy_delay: int = 2
+    """Updates of the critics per update of the actor."""
+
+    def __post_init__(self) -> None:
+        for name in ("width", "buffer_size", "batch_size", "policy_delay"):
+            _require(getattr(self, name) >= 1, f"td3.{name} is {getattr(self, name)}; it must be at least 1")
+        _require(
+            0 < self.learning_rate < math.inf,
+            f"td3.learning_rate is {self.learning_rate}; it must be positive and finite",
+        )
+        for name in ("learning_starts", "exploration_noise", "target_noise", "target_noise_clip"):
+            value = getattr(self, name)
+            _require(0 <= value < math.inf, f"td3.{name} is {value}; it must be finite and not negative")
+        for name in ("gamma", "tau"):
+            _require(0 <= getattr(self, name) <= 1, f"td3.{name} is {getattr(self, name)}; it must lie in [0, 1]")
+
+
+@dataclass(frozen=True)
 class EvalConfig:
     interval: int = 0
     """Environment steps between evaluations; 0: a twentieth of `steps`, and always at the end."""
@@ -312,7 +352,7 @@ class Config:
     variant: str = "rn-d"
     """Actor: rn-d, rn-c, mlp-d, mlp-c, loss-swap, ...; `detent list variants` tells them all."""
     algo: str = "ppo"
-    """Update rule: ppo, spo or trpo."""
+    """Update rule: ppo, spo or trpo; or td3, the off-policy baseline (with --variant td3)."""
     scale: Literal["auto", "cpu", "gpu"] = "auto"
     """ManiSkill: `gpu` is the paper's thousands of environments, `cpu` few environments with long rollouts; `auto`
     takes what the machine has."""
@@ -343,6 +383,7 @@ class Config:
     ppo: PPOConfig = PPOConfig()
     spo: SPOConfig = SPOConfig()
     trpo: TRPOConfig = TRPOConfig()
+    td3: TD3Config = TD3Config()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
 
@@ -379,6 +420,14 @@ class Config:
         return max(1, round(steps / self.batch_size))
 
 
+_ALGORITHM_DEFAULTS: dict[str, Any] = {
+    "ppo": PPOConfig(),
+    "spo": SPOConfig(),
+    "trpo": TRPOConfig(),
+    "td3": TD3Config(),
+}
+
+
 def validate(config: Config) -> None:
     """Checks between fields; each section checks its own values when it is made."""
     _require(config.task != "", "no task was given; for instance: detent train HalfCheetah-v4")
@@ -396,7 +445,7 @@ def validate(config: Config) -> None:
         f"steps ({config.steps}) goes past schedule_steps ({config.schedule_steps}), where the learning rate has "
         "come down to zero; give a longer --schedule-steps, or --update.no-anneal",
     )
-    for name, default in (("ppo", PPOConfig()), ("spo", SPOConfig()), ("trpo", TRPOConfig())):
+    for name, default in _ALGORITHM_DEFAULTS.items():
         _require(
             name == config.algo or getattr(config, name) == default,
             f"the algorithm is {config.algo}, which takes no {name}.* settings; found {getattr(config, name)}",
@@ -438,7 +487,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 def override(section: Section, changes: Mapping[str, Any], where: str = "") -> Section:
     """`section` with nested `changes`; unknown keys and wrong types are errors that name the valid ones."""
-    hints = typing.get_type_hints(type(section))
+    hints = _type_hints(type(section))
     values: dict[str, Any] = {}
     for key, value in changes.items():
         path = f"{where}{key}"
@@ -452,6 +501,12 @@ def override(section: Section, changes: Mapping[str, Any], where: str = "") -> S
         else:
             values[key] = _coerce(hints[key], value, path)
     return dataclasses.replace(section, **values)
+
+
+@cache
+def _type_hints(section: type) -> dict[str, Any]:
+    """Kept, because finding them takes most of the time of making a configuration, and a study makes hundreds."""
+    return typing.get_type_hints(section)
 
 
 def _coerce(hint: Any, value: Any, path: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,11 +13,19 @@ from numpy.typing import NDArray
 
 from detent.envs import Episode, VectorEnv
 from detent.paper import normalized
-from detent.policy import Policy
 from detent.streams import derive
 
 NO_END_IN_SIGHT = 10_000
 """Steps after which an evaluation gives up on an episode of an environment without a time limit."""
+
+
+class Player(Protocol):
+    """What can be evaluated: a policy, or a baseline's."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def __call__(self, observation: Any, deterministic: bool, generator: torch.Generator, /) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,7 @@ def bootstrap_interval(values: NDArray[np.float64], resamples: int = 10_000) -> 
     return float(low), float(high)
 
 
-def evaluate(policy: Policy, envs: VectorEnv, episodes: int, seed: int, deterministic: bool) -> Evaluation:
+def evaluate(policy: Player, envs: VectorEnv, episodes: int, seed: int, deterministic: bool) -> Evaluation:
     """Play `episodes` episodes, each environment its fixed share of them.
 
     A fixed share, because taking whatever finishes first would favour short episodes.

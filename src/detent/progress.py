@@ -107,9 +107,11 @@ class PlainLines:
             return
         self._last = now
         shown = "-" if self._return is None else f"{self._return:.1f}"
+        # A baseline has neither.
+        policy = f"kl {row['kl']:.4f}  entropy {row['entropy']:.2f}  " if "kl" in row else ""
         self.message(
-            f"step {row['step']:,}/{self._config.total_steps:,}  return {shown}  kl {row['kl']:.4f}  "
-            f"entropy {row['entropy']:.2f}  sps {row['time/sps']:.0f}  left {time_left(row, self._config)}"
+            f"step {row['step']:,}/{self._config.total_steps:,}  return {shown}  {policy}"
+            f"sps {row['time/sps']:.0f}  left {time_left(row, self._config)}"
         )
 
     def evaluation(self, row: Row) -> None:

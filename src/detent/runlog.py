@@ -19,7 +19,7 @@ from detent.config import Config, ConfigError, load_config, save_config
 HEARTBEAT_TIMEOUT = 600.0
 """Seconds after which the lock of a process on another host counts as left behind."""
 
-PACKAGES = ("detent", "torch", "numpy", "gymnasium", "mujoco", "envpool", "mani_skill", "sapien")
+PACKAGES = ("detent", "torch", "numpy", "gymnasium", "mujoco", "envpool", "mani_skill", "sapien", "stable-baselines3")
 
 
 class RunError(RuntimeError):
@@ -67,7 +67,7 @@ class RunLog:
 
     def __init__(self, path: Path, config: Config) -> None:
         self.path = path
-        self._lock = _acquire_lock(path)
+        self._lock = acquire_lock(path)
         self._files: dict[str, TextIO] = {}
         self._opened = time.monotonic()
         self._info: dict[str, Any] = {"task": config.task, "variant": config.variant, "algo": config.algo}
@@ -167,9 +167,7 @@ class RunLog:
             file.close()
         if self._board is not None:
             self._board.close()
-        # Another host may go on at once.
-        self._lock.truncate(0)
-        self._lock.close()
+        release_lock(self._lock)
 
 
 def _finite(value: Any) -> Any:
@@ -197,16 +195,21 @@ def read_run_config(path: Path) -> Config:
     return load_config(path / "config.toml")
 
 
-def _acquire_lock(path: Path) -> TextIO:
+def acquire_lock(path: Path) -> TextIO:
     """The directory's lock: the kernel's on this host (it vanishes with the process), a heartbeat for other hosts."""
     file = (path / "lock").open("a+")
-    file.seek(0)
-    holder, _, pid = file.read().partition(" ")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise RunError(f"{path} is in use by process {pid.strip()} on {holder}") from None
+    # `lock_holder` of another process may hold it for a moment.
+    for attempt in range(5):
+        file.seek(0)
+        holder, _, pid = file.read().partition(" ")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if attempt == 4:
+                file.close()
+                raise RunError(f"{path} is in use by process {pid.strip()} on {holder}") from None
+            time.sleep(0.05)
     age = time.time() - os.fstat(file.fileno()).st_mtime
     if holder and holder != socket.gethostname() and age < HEARTBEAT_TIMEOUT:
         file.close()
@@ -218,3 +221,27 @@ def _acquire_lock(path: Path) -> TextIO:
     file.write(f"{socket.gethostname()} {os.getpid()}\n")
     file.flush()
     return file
+
+
+def release_lock(file: TextIO) -> None:
+    """Let go, so that another host may go on at once."""
+    file.truncate(0)
+    file.close()
+
+
+def lock_holder(path: Path) -> str | None:
+    """`process N on HOST` that holds the directory, None where nobody does; nothing is changed."""
+    try:
+        with (path / "lock").open() as file:
+            holder, _, pid = file.read().partition(" ")
+            if holder == socket.gethostname():
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    alive = False
+                except BlockingIOError:
+                    alive = True
+            else:
+                alive = bool(holder) and time.time() - os.fstat(file.fileno()).st_mtime < HEARTBEAT_TIMEOUT
+    except FileNotFoundError:
+        return None
+    return f"process {pid.strip()} on {holder}" if alive else None

@@ -8,19 +8,22 @@ import os
 import platform
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from detent import checkpoint, team
 from detent.config import Config, ConfigError, save_config, validate
 from detent.envs import choose_backend, probe
-from detent.presets import check_names
+from detent.presets import BASELINES, check_names
 from detent.progress import Reporter, Silent
 from detent.runlog import RunLog, read_rows
 from detent.spaces import EnvSpec
 from detent.threads import usable_cores, warn_if_too_late
 from detent.trainer import Hook, Result, Trainer
+
+if TYPE_CHECKING:
+    from detent.baselines.td3 import TD3Trainer
 
 
 def train(
@@ -37,7 +40,7 @@ def train(
         config = dataclasses.replace(config, init_from=str(Path(config.init_from).resolve()))
     config = resolve(config)
     trainer = _make_trainer(config, reporter, on_iteration)
-    if config.init_from:
+    if config.init_from and isinstance(trainer, Trainer):
         trainer.start_from(Path(config.init_from))
     log = RunLog.create(Path(out) if out else default_directory(config), config)
     return _run(trainer, log)
@@ -76,6 +79,8 @@ def _resume(
     validate(extended)
     if extended.iterations < config.iterations:
         raise ConfigError(f"{run} is planned for {config.steps} steps; --steps can extend it, not shorten it")
+    if config.algo in BASELINES and log.status == "finished":
+        raise ConfigError(f"{run} is finished; a {config.algo} run keeps only its weights and cannot be extended")
     state, damaged = checkpoint.find_resumable(run, exact)
     for sentence in damaged:
         reporter.message(f"{sentence}; using one before")
@@ -88,10 +93,12 @@ def _resume(
         return Result(run, state.step, True, evaluations[-1] if evaluations else None)
     require_device(extended.device)
     trainer = _make_trainer(extended, reporter, on_iteration)
-    if state:
-        trainer.restore(run, state)
-    elif config.init_from:
-        trainer.start_from(Path(config.init_from))
+    # A baseline has no checkpoint, and starts again.
+    if isinstance(trainer, Trainer):
+        if state:
+            trainer.restore(run, state)
+        elif config.init_from:
+            trainer.start_from(Path(config.init_from))
     save_config(extended, run / "config.toml")
     step = state.step if state else 0
     # Checkpoints first: were this killed in between, rows without a checkpoint are dropped by the next resumption.
@@ -140,8 +147,8 @@ def update_processes(config: Config, spec: EnvSpec, device: str, threads: int) -
     """How many processes share each minibatch."""
     asked, rows = config.update.processes, config.batch_size // config.update.minibatches
     impossible = None
-    if config.algo == "trpo":
-        impossible = "trpo updates in one process"
+    if config.algo in ("trpo", *BASELINES):
+        impossible = f"{config.algo} updates in one process"
     elif device != "cpu":
         impossible = f"device {device} updates in one process"
     elif spec.observation.image:
@@ -169,14 +176,18 @@ def default_directory(config: Config) -> Path:
     return Path("runs") / f"{task}-{config.variant}-{config.algo}-s{config.seed}-{stamp}"
 
 
-def _make_trainer(config: Config, reporter: Reporter, on_iteration: Hook | None) -> Trainer:
+def _make_trainer(config: Config, reporter: Reporter, on_iteration: Hook | None) -> Trainer | TD3Trainer:
     warn_if_too_late(config.threads)
     # Processes are instead of threads inside each operation, not on top of them.
     torch.set_num_threads(1 if config.update.processes > 1 else config.threads)
+    if config.algo == "td3":
+        from detent.baselines.td3 import TD3Trainer
+
+        return TD3Trainer(config, reporter, on_iteration)
     return Trainer(config, reporter, on_iteration)
 
 
-def _run(trainer: Trainer, log: RunLog) -> Result:
+def _run(trainer: Trainer | TD3Trainer, log: RunLog) -> Result:
     """Run the loop and leave the directory saying how it ended, whatever happens."""
     try:
         log.start(hardware(), trainer.config.tensorboard, trainer.step)

@@ -15,18 +15,20 @@ from detent.cli.bench import Bench
 from detent.cli.inspect import Diagnose, Eval, Proposition, Video
 from detent.cli.parsing import parse
 from detent.cli.report import Report
+from detent.cli.study import Study
 from detent.cli.train import Train, parse_train
 from detent.config import ConfigError, nearest
 from detent.threads import prepare_threads
 
-COMMANDS: dict[str, type[Train | Eval | Video | Diagnose | Proposition | Bench | Report | List | Doctor]] = {
+COMMANDS: dict[str, type[Train | Eval | Video | Diagnose | Proposition | Study | Report | Bench | List | Doctor]] = {
     "train": Train,
     "eval": Eval,
     "video": Video,
     "diagnose": Diagnose,
     "proposition": Proposition,
-    "bench": Bench,
+    "study": Study,
     "report": Report,
+    "bench": Bench,
     "list": List,
     "doctor": Doctor,
 }

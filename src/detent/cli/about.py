@@ -1,4 +1,4 @@
-"""Commands that tell what there is: tasks, variants, presets, and what works on this machine."""
+"""Commands that tell what there is: tasks, variants, presets, studies, and what works on this machine."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ from detent.presets import PRESETS, table
 
 @dataclass(frozen=True)
 class List:
-    """Show what there is: tasks, variants or presets."""
+    """Show what there is: tasks, variants, presets or studies."""
 
-    what: Positional[Literal["tasks", "variants", "presets"]]
+    what: Positional[Literal["tasks", "variants", "presets", "studies"]]
     """Which table."""
     json: bool = False
     """Print one line of JSON."""
 
     def run(self) -> int:
-        entries = {
-            name: _describe(self.what, name) for name in (PRESETS if self.what == "presets" else table(self.what))
-        }
+        entries = _entries(self.what)
         if self.json:
             print(json.dumps(entries))
             return 0
@@ -36,9 +34,14 @@ class List:
         return 0
 
 
-def _describe(what: str, name: str) -> str:
-    contents = table(name) if what == "presets" else table(what)[name]
-    return str(contents["description"])
+def _entries(what: str) -> dict[str, str]:
+    """Names and descriptions."""
+    if what == "studies":
+        from detent.study.plan import shipped
+
+        return shipped()
+    contents = {name: table(name) for name in PRESETS} if what == "presets" else table(what)
+    return {name: str(content["description"]) for name, content in contents.items()}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from tyro.conf import arg
 
 from detent.cli.parsing import parse
 from detent.config import Config, ConfigError, override, read_toml, to_dict
-from detent.presets import configure, merged
+from detent.presets import BASELINES, configure, merged
 from detent.runlog import read_run_config
 
 STOPPED = 3
@@ -50,7 +50,9 @@ class Train:
         else:
             result = session.train(self.settings, out=self.out, reporter=reporter)
         if result.finished:
-            print(f"finished: {result.path} (detent eval {result.path}, detent video {result.path})")
+            baseline = self.settings.algo in BASELINES
+            hint = "" if baseline else f" (detent eval {result.path}, detent video {result.path})"
+            print(f"finished: {result.path}{hint}")
             return 0
         print(f"stopped at step {result.step:,} with a checkpoint; detent train --resume {result.path} goes on")
         return STOPPED

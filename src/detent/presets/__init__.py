@@ -11,7 +11,10 @@ from typing import Any
 from detent.config import Config, ConfigError, nearest, override, to_dict
 
 PRESETS = ("paper", "authors", "fast")
-ALGORITHMS = ("ppo", "spo", "trpo")
+ALGORITHMS = ("ppo", "spo", "trpo", "td3")
+BASELINES = ("td3",)
+"""Algorithms with networks of their own: variant and algorithm are one, and on-policy settings do not apply."""
+_ON_POLICY = ("actor", "head", "critic", "normalize", "advantage", "update")
 MANISKILL_BACKENDS = ("physx_cpu", "physx_cuda")
 FAMILIES = ("gym", "maniskill-state", "maniskill-rgb")
 """What presets have settings for; ManiSkill's tasks belong to one or the other by what the policy sees."""
@@ -58,10 +61,10 @@ def configure(
     variant_settings = {key: value for key, value in table("variants")[variant].items() if key != "description"}
     config = override(config, settings)
     config = override(config, {"actor": groups["actors"][variant_settings["actor"]["kind"]]})
-    config = override(config, variant_settings)
     config = override(config, groups["tasks"].get(task, {}))
     config = override(config, groups["scales"].get(config.scale, {}))
     config = override(config, groups["algos"].get(algo, {}))
+    config = override(config, variant_settings)
     return override(config, changes)
 
 
@@ -94,6 +97,9 @@ def _require_known(preset: str, variant: str, algo: str) -> None:
     ):
         if name not in valid:
             raise ConfigError(f"there is no {what} '{name}'; {nearest(name, valid)}")
+    if variant != algo and (variant in BASELINES or algo in BASELINES):
+        name = variant if variant in BASELINES else algo
+        raise ConfigError(f"'{name}' has networks of its own: give both --variant {name} and --algo {name}")
 
 
 def check_names(config: Config) -> None:
@@ -102,6 +108,14 @@ def check_names(config: Config) -> None:
     if config.variant == "custom":
         return
     found = to_dict(config)
+    if config.algo in BASELINES:
+        names = {name: found[name] for name in ("task", "preset", "variant", "algo")}
+        others = {key: value for key, value in found.items() if key not in (*names, *_ON_POLICY)}
+        usual = to_dict(configure(**names, overrides=others))
+        for section in _ON_POLICY:
+            if found[section] != usual[section]:
+                raise ConfigError(f"the algorithm is {config.algo}, which takes no {section}.* settings")
+        return
     for section in ("actor", "head"):
         for key, value in table("variants")[config.variant][section].items():
             if found[section][key] != value:

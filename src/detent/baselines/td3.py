@@ -1,0 +1,267 @@
+"""TD3 (Stable-Baselines3), the paper's off-policy baseline: Detent's environments, evaluation and run directory.
+
+A run that is cut off starts again: its replay buffer is not kept, only the weights are, as safetensors. TD3's policy is
+deterministic, so both plays of an evaluation are that policy, on seeds of their own; exploration noise stays out of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+from torch import Generator, Tensor
+
+from detent.checkpoint import Score
+from detent.config import Config, ConfigError
+from detent.envs import Episode, VectorEnv, make_envs
+from detent.evaluate import evaluate
+from detent.paper import normalized
+from detent.progress import Reporter
+from detent.rollout import NonFiniteError
+from detent.runlog import RunLog, read_run_config
+from detent.signals import StopRequest
+from detent.spaces import EnvSpec
+from detent.streams import derive
+from detent.trainer import Hook, Result, Row
+
+try:
+    from stable_baselines3 import TD3
+    from stable_baselines3.common.logger import Logger
+    from stable_baselines3.common.noise import NormalActionNoise
+    from stable_baselines3.common.vec_env import VecEnv
+    from stable_baselines3.td3.policies import TD3Policy
+except ImportError:
+    raise ConfigError("TD3 needs Stable-Baselines3: pip install 'detent[sb3]'") from None
+
+
+class SB3Envs(VecEnv):
+    """Detent's vector environment as Stable-Baselines3 wants it; finished episodes gather in `episodes`."""
+
+    render_mode = None
+
+    def __init__(self, envs: VectorEnv, seed: int) -> None:
+        super().__init__(envs.num_envs, *_spaces(envs.spec))
+        self.spec = envs.spec
+        self.episodes: list[Episode] = []
+        self._envs, self._seed = envs, seed
+
+    def reset(self) -> NDArray[np.float32]:
+        return _array(self._envs.reset(self._seed)["state"])
+
+    def step_async(self, actions: NDArray[np.float32]) -> None:
+        self._actions = torch.from_numpy(actions)
+
+    def step_wait(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_], list[dict[str, Any]]]:
+        step = self._envs.step(self._actions)
+        self.episodes.extend(step.episodes)
+        terminated = step.terminated.numpy(force=True)
+        ended = terminated | step.truncated.numpy(force=True)
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        for row in np.flatnonzero(ended):
+            assert step.final_observation is not None
+            infos[row]["terminal_observation"] = _array(step.final_observation["state"][row])
+            infos[row]["TimeLimit.truncated"] = not terminated[row]
+        return _array(step.observation["state"]), step.reward.numpy(force=True), ended, infos
+
+    def close(self) -> None:
+        self._envs.close()
+
+    def seed(self, seed: int | None = None) -> Sequence[None]:
+        """The seed was given at construction."""
+        return [None] * self.num_envs
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        return [getattr(self, attr_name)] * self.num_envs
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        raise NotImplementedError
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
+        raise NotImplementedError
+
+    def env_is_wrapped(
+        self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: Any = None
+    ) -> list[bool]:
+        return [False] * self.num_envs
+
+
+class Actor:
+    """A trained actor on raw observations: what an evaluation plays."""
+
+    def __init__(self, policy: TD3Policy, spec: EnvSpec) -> None:
+        self._policy = policy
+        self._low = torch.tensor(spec.action.low, device=policy.device)
+        self._high = torch.tensor(spec.action.high, device=policy.device)
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self._policy.device
+        return device
+
+    @torch.no_grad()
+    def __call__(self, observation: Any, deterministic: bool = True, generator: Generator | None = None) -> Tensor:
+        """Actions `[B, m]` for states `[B, n]`, alone or in a dict; there is nothing to sample."""
+        state = observation["state"] if isinstance(observation, Mapping) else observation
+        share: Tensor = (self._policy.actor(state.to(self.device)) + 1) / 2
+        return self._low + (self._high - self._low) * share
+
+
+class TD3Trainer:
+    """A TD3 run; an iteration is `rollout_steps` steps of each environment, with an update per transition."""
+
+    def __init__(self, config: Config, reporter: Reporter, on_iteration: Hook | None) -> None:
+        if on_iteration is not None:
+            raise ConfigError("a TD3 run takes no on_iteration hook: it has no Detent policy to hand over")
+        if config.init_from:
+            raise ConfigError("a TD3 run cannot start from another run; leave --init-from out")
+        self.config, self.reporter = config, reporter
+        self.envs = make_envs(config.task, config.env, config.env.num_envs, config.threads)
+        self._sb3_envs = SB3Envs(self.envs, derive(config.seed, "envs", 0))
+        self._model = _make_model(config, self._sb3_envs)
+        self._actor = Actor(self._model.policy, self.envs.spec)
+        self.iteration = 0
+        self._best: Score | None = None
+        self._last_evaluation: Row | None = None
+
+    @property
+    def step(self) -> int:
+        """Environment steps so far."""
+        return self.iteration * self.config.batch_size
+
+    def run(self, log: RunLog) -> Result:
+        """Iterate until all steps are done or a stop is requested."""
+        config = self.config
+        self.reporter.start(config, log.path, ("TD3 of Stable-Baselines3; a run that is cut off starts again",))
+        with StopRequest(self.reporter.message) as stop:
+            self._evaluate(log)
+            while self.iteration < config.iterations and not stop.requested:
+                row = self._iterate()
+                log.append("metrics", row)
+                log.heartbeat()
+                self.reporter.iteration(row, log.wall_time())
+                due = self.iteration % config.iterations_per(config.eval.interval) == 0
+                if due or self.iteration == config.iterations:
+                    self._evaluate(log)
+        finished = self.iteration == config.iterations
+        self._save(log.path, "latest")
+        log.set_status("finished" if finished else "stopped", "all steps done" if finished else "stopped on request")
+        return Result(log.path, self.step, finished, self._last_evaluation)
+
+    def _iterate(self) -> Row:
+        config, model = self.config, self._model
+        self._sb3_envs.episodes.clear()
+        started = time.perf_counter()
+        model.learn(config.batch_size, log_interval=sys.maxsize, reset_num_timesteps=False)
+        seconds = time.perf_counter() - started
+        self.iteration += 1
+        episodes = self._sb3_envs.episodes
+        losses = {name: model.logger.name_to_value.get(f"train/{name}_loss") for name in ("actor", "critic")}
+        if any(loss is not None and not math.isfinite(loss) for loss in losses.values()):
+            raise NonFiniteError(f"the updates of iteration {self.iteration} gave {losses}")
+        row: Row = {"step": self.step, "iteration": self.iteration}
+        row |= {"return": None, "length": None, "score": None, "episodes": len(episodes)}
+        if episodes:
+            row["return"] = mean(episode.total_reward for episode in episodes)
+            row["length"] = mean(episode.length for episode in episodes)
+            row["score"] = normalized(config.task, row["return"])
+        if any(episode.success is not None for episode in episodes):
+            row["success"] = mean(episode.success or 0.0 for episode in episodes)
+        row |= {"policy_loss": losses["actor"], "value_loss": losses["critic"]}
+        row |= {"learning_rate": config.td3.learning_rate}
+        return row | {"time/iteration": seconds, "time/sps": config.batch_size / seconds}
+
+    def _evaluate(self, log: RunLog) -> None:
+        config = self.config
+        row: Row = {"step": self.step, "iteration": self.iteration}
+        started = time.perf_counter()
+        env_config = dataclasses.replace(config.env, processes=False)
+        envs = make_envs(config.task, env_config, min(config.eval.num_envs, config.eval.episodes), config.threads)
+        try:
+            for play in ("stochastic", "deterministic"):
+                seed = derive(config.seed, "eval", self.iteration, play)
+                played = evaluate(self._actor, envs, config.eval.episodes, seed, play == "deterministic")
+                row[play] = played.summary(config.task)
+        finally:
+            envs.close()
+        row |= {"paper_score": None, "time/seconds": time.perf_counter() - started}
+        log.append("evals", row)
+        self._last_evaluation = row
+        self.reporter.evaluation(row)
+        score = row["stochastic"].get("success", 0.0), row["stochastic"]["return"]
+        if self._best is None or score > self._best:
+            self._best = score
+            self._save(log.path, "best")
+
+    def _save(self, run: Path, name: str) -> None:
+        weights = {
+            key: value.contiguous()
+            for key, value in self._model.policy.state_dict().items()
+            if key.startswith(("actor.", "critic."))
+        }
+        (run / "weights").mkdir(exist_ok=True)
+        temporary = run / "weights" / f".{name}.{os.getpid()}"
+        save_file(weights, temporary, {"step": str(self.step)})
+        temporary.replace(run / "weights" / f"{name}.safetensors")
+
+
+def load_actor(run: Path | str, which: str = "best") -> Actor:
+    """The actor of a TD3 run, `best` or `latest`."""
+    config = read_run_config(Path(run))
+    path = Path(run) / "weights" / f"{which}.safetensors"
+    if not path.exists():
+        raise ConfigError(f"{run} has no TD3 weights '{which}'")
+    envs = make_envs(config.task, config.env, 1, 1)
+    envs.close()
+    policy = TD3Policy(*_spaces(envs.spec), lambda _: 0.0, net_arch=[config.td3.width] * 2)
+    # The target networks are not kept.
+    policy.load_state_dict(load_file(path), strict=False)
+    return Actor(policy, envs.spec)
+
+
+def _make_model(config: Config, envs: SB3Envs) -> TD3:
+    td3 = config.td3
+    (actions,) = _spaces(envs.spec)[1].shape
+    model = TD3(
+        "MlpPolicy",
+        envs,
+        learning_rate=td3.learning_rate,
+        buffer_size=min(td3.buffer_size, config.total_steps),
+        learning_starts=td3.learning_starts,
+        batch_size=td3.batch_size,
+        tau=td3.tau,
+        gamma=td3.gamma,
+        # As many updates as transitions.
+        train_freq=1,
+        gradient_steps=-1,
+        action_noise=NormalActionNoise(np.zeros(actions), np.full(actions, td3.exploration_noise)),
+        policy_delay=td3.policy_delay,
+        target_policy_noise=td3.target_noise,
+        target_noise_clip=td3.target_noise_clip,
+        policy_kwargs={"net_arch": [td3.width, td3.width]},
+        seed=derive(config.seed, "init") % 2**32,
+        device=config.device,
+    )
+    model.set_logger(Logger(None, []))
+    return model
+
+
+def _spaces(spec: EnvSpec) -> tuple[gymnasium.spaces.Box, gymnasium.spaces.Box]:
+    low, high = np.array(spec.action.low, np.float32), np.array(spec.action.high, np.float32)
+    return gymnasium.spaces.Box(-np.inf, np.inf, (spec.observation.size,), np.float32), gymnasium.spaces.Box(low, high)
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    array: NDArray[np.float32] = tensor.numpy(force=True)
+    return array

@@ -1,0 +1,28 @@
+"""`python -m detent.cli.child PID train ...`: a `detent` command that stops as on SIGTERM when process PID is gone.
+
+The engine of a study starts its runs so. Were it killed, its runs would go on unseen, and in the way of the next try.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+from detent.cli import main
+
+INTERVAL = 0.5
+"""Seconds between two looks."""
+
+
+def watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(INTERVAL)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=watch, args=(int(sys.argv[1]),), daemon=True).start()
+    sys.exit(main(sys.argv[2:]))

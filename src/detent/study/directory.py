@@ -1,0 +1,181 @@
+"""A study's directory: the plan, a run directory and a log for each run, and how far each of them is.
+
+    study.toml     the study, complete        plan/<id>.toml   a run's configuration
+    study.json     its runs                   runs/<id>/       its run directory
+    lock           the process that runs it   logs/<id>.log    its output
+
+Everything is read from these files, so any machine that sees the directory can tell.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tomli_w
+
+from detent.config import ConfigError, to_dict
+from detent.runlog import lock_holder, write_json
+from detent.study.plan import Study
+
+Status = Literal["waiting", "running", "interrupted", "failed", "finished"]
+STATUSES: tuple[Status, ...] = ("running", "failed", "interrupted", "waiting", "finished")
+_TAIL = 65536
+"""Bytes at the end of a file that hold its last row."""
+
+Entry = dict[str, Any]
+"""A run as study.json has it."""
+
+
+@dataclass(frozen=True)
+class RunState:
+    """How far a run is."""
+
+    id: str
+    status: Status
+    step: int = 0
+    total_steps: int = 0
+    steps_per_second: float | None = None
+    evaluation: dict[str, Any] | None = None
+    """The stochastic play of its last evaluation."""
+    reason: str | None = None
+    """Why it failed, or who holds it."""
+    log: str | None = None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """None while unknown."""
+        if self.status == "finished":
+            return 0.0
+        if self.status != "running" or not self.steps_per_second:
+            return None
+        return (self.total_steps - self.step) / self.steps_per_second
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "seconds_left": self.seconds_left}
+
+
+def write_study(directory: Path, study: Study) -> list[Entry]:
+    """Lay the plan down, or add to one that is there; the runs' entries. Call it with the directory's lock held."""
+    entries = [run.entry() for run in study.runs]
+    for name in ("plan", "runs", "logs"):
+        (directory / name).mkdir(exist_ok=True)
+    for run in study.runs:
+        _write_toml(plan_path(directory, run.id), to_dict(run.config))
+    _write_toml(directory / "study.toml", study.source())
+    content = {"name": study.name, "description": study.description, "cites": study.cites, "runs": entries}
+    write_json(directory / "study.json", content)
+    return entries
+
+
+def _write_toml(path: Path, content: dict[str, Any]) -> None:
+    """Written whole where it is not there yet or is damaged; not synced, since a study makes it again."""
+    text = tomli_w.dumps(content)
+    if not path.exists() or path.read_text() != text:
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_text(text)
+        temporary.replace(path)
+
+
+def require_same_study(directory: Path, study: Study) -> None:
+    """Refuse a directory that holds another study, or one whose runs are not all part of this one, or other things."""
+    if not (directory / "study.json").exists():
+        # The lock is what a study leaves that was killed before it wrote anything.
+        known = {"lock", "plan", "runs", "logs"}
+        others = [p.name for p in directory.iterdir() if p.name not in known and not p.name.startswith(".")]
+        if others:
+            raise ConfigError(f"{directory} is not empty and holds no study ({others[0]}, ...); choose another --out")
+        return
+    there = read_study(directory)
+    if there["name"] != study.name:
+        raise ConfigError(f"{directory} holds the study '{there['name']}', not '{study.name}'; choose another --out")
+    gone = {entry["id"] for entry in there["runs"]} - {run.id for run in study.runs}
+    if gone:
+        raise ConfigError(
+            f"{directory} holds another version of '{study.name}': {len(gone)} of its {len(there['runs'])} runs are "
+            f"not part of this one (for instance {min(gone)}); choose another --out"
+        )
+
+
+def read_study(directory: Path) -> dict[str, Any]:
+    path = directory / "study.json"
+    if not path.exists():
+        raise ConfigError(f"{directory} is not a study directory: it has no study.json")
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+    except ValueError as error:
+        raise ConfigError(f"{path} is not valid JSON: {error}") from None
+    return content
+
+
+def plan_path(directory: Path, run: str) -> Path:
+    return directory / "plan" / f"{run}.toml"
+
+
+def log_path(directory: Path, run: str) -> Path:
+    return directory / "logs" / f"{run}.log"
+
+
+def failure_path(directory: Path, run: str) -> Path:
+    """Where an engine notes that a run failed; a run may fail before it has a directory of its own."""
+    return directory / "logs" / f"{run}.failed.json"
+
+
+def read_state(directory: Path, entry: Entry) -> RunState:
+    """How far a run is, from what it has written."""
+    run = directory / entry["path"]
+    info = _read_json(run / "run.json") or {}
+    failure = _read_json(failure_path(directory, entry["id"]))
+    holder = lock_holder(run)
+    status: Status
+    reason: str | None = None
+    if info.get("status") == "finished":
+        status = "finished"
+    elif holder is not None:
+        status, reason = "running", holder
+    elif failure is not None or info.get("status") == "failed":
+        status, reason = "failed", (failure or {}).get("reason") or info.get("exit_reason")
+    else:
+        status = "interrupted" if (run / "config.toml").exists() else "waiting"
+    row, evaluation = last_row(run / "metrics.jsonl") or {}, last_row(run / "evals.jsonl")
+    log = log_path(directory, entry["id"])
+    return RunState(
+        entry["id"],
+        status,
+        int(row.get("step", 0)),
+        entry["total_steps"],
+        row.get("time/sps"),
+        None if evaluation is None else evaluation["stochastic"],
+        reason,
+        str(log) if log.exists() else None,
+    )
+
+
+def last_row(path: Path) -> dict[str, Any] | None:
+    """The last whole row of a `.jsonl` file."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL))
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return None
+    for line in reversed(lines):
+        try:
+            row: dict[str, Any] = json.loads(line)
+        except ValueError:
+            continue
+        return row
+    return None
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return content

@@ -1,0 +1,127 @@
+"""One run as a `detent train` process of its own: started, resumed exactly, stopped, and its end understood."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from detent.runlog import lock_holder, write_json
+from detent.study.directory import Entry, failure_path, log_path, plan_path, read_state
+
+_CHILD = (sys.executable, "-m", "detent.cli.child")
+STOPPED = 3
+"""Exit code of a run that was asked to stop and saved a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a process ended. `killed`: by a signal from outside, so that another try may do better."""
+
+    kind: Literal["finished", "stopped", "killed", "failed"]
+    reason: str = ""
+
+
+class RunProcess:
+    """The process of one run of a study, from the first `advance()` to the `Outcome` it returns."""
+
+    def __init__(self, directory: Path, entry: Entry, environment: Mapping[str, str] | None = None) -> None:
+        self.directory, self.entry = directory, entry
+        self.path = directory / entry["path"]
+        self._environment = {"OMP_NUM_THREADS": str(entry["threads"]), "PYTHONUNBUFFERED": "1", **(environment or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = False
+
+    def advance(self) -> Outcome | None:
+        """Start the process if that is due, and tell how it ended once it has; never waits."""
+        if self._process is None:
+            if self._stopping:
+                return Outcome("stopped")
+            if lock_holder(self.path) is not None:
+                # What an engine that was killed has left behind is still saving; or it goes on, and will finish.
+                return None
+            if read_state(self.directory, self.entry).status == "finished":
+                return Outcome("finished")
+            self._start()
+            return None
+        code = self._process.poll()
+        return None if code is None else self._outcome(code)
+
+    def stop(self) -> None:
+        """Ask the process to finish its iteration, save a checkpoint and end."""
+        if self._process is not None and not self._stopping:
+            self._process.send_signal(signal.SIGTERM)
+        self._stopping = True
+
+    def kill(self) -> None:
+        """End the process now; the run can be resumed from its last scheduled checkpoint."""
+        self._stopping = True
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _start(self) -> None:
+        failure_path(self.directory, self.entry["id"]).unlink(missing_ok=True)
+        # Ctrl-C on the terminal reaches the engine, which asks its runs to stop: hence a session of its own.
+        with log_path(self.directory, self.entry["id"]).open("ab") as log:
+            self._process = subprocess.Popen(
+                [*_CHILD, str(os.getpid()), *train_words(self.directory, self.entry)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self._environment},
+                start_new_session=True,
+            )
+
+    def _outcome(self, code: int) -> Outcome:
+        if code == 0:
+            return Outcome("finished")
+        if self._stopping:
+            return Outcome("stopped")
+        if code == STOPPED:
+            return Outcome("killed", "stopped by a signal from outside")
+        if code < 0:
+            hint = " (the system does this when memory runs out)" if -code == signal.SIGKILL else ""
+            return Outcome("killed", f"killed by signal {-code}{hint}")
+        return Outcome("failed", _last_line(log_path(self.directory, self.entry["id"])) or f"exit code {code}")
+
+
+def train_words(directory: Path, entry: Entry) -> list[str]:
+    """The command for a run: exactly on from its last scheduled checkpoint, from the beginning where there is none."""
+    run = directory / entry["path"]
+    if (run / "config.toml").exists() and not _stopped_before_any_schedule(run):
+        return ["train", "--resume", str(run), "--exact"]
+    shutil.rmtree(run, ignore_errors=True)
+    return ["train", "--config", str(plan_path(directory, entry["id"])), "--out", str(run)]
+
+
+def note_failure(directory: Path, entry: Entry, reason: str) -> None:
+    """Leave word of a run that is given up, for `detent study status`."""
+    write_json(failure_path(directory, entry["id"]), {"id": entry["id"], "reason": reason})
+
+
+def _stopped_before_any_schedule(run: Path) -> bool:
+    """Whether a run was stopped and saved, but at no point where resuming is exact."""
+    kinds = set()
+    for state in (run / "checkpoints").glob("[0-9]*/state.json"):
+        try:
+            kinds.add(json.loads(state.read_text())["kind"])
+        except (ValueError, KeyError):
+            # A damaged checkpoint: what to do about it is for `--resume` to say.
+            return False
+    return "final" in kinds and "scheduled" not in kinds
+
+
+def _last_line(path: Path) -> str:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 4096))
+        lines = file.read().decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
