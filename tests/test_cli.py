@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 import detent
 from detent import checkpoint, doctor
-from detent.cli import main
+from detent.cli import COMMANDS, main
 from detent.cli.train import parse_train
 from detent.config import Config, EnvConfig, load_config, override, save_config
 from detent.envs.scripted import TargetEnv
@@ -136,7 +136,7 @@ def test_help_names_every_command(cli: Detent) -> None:
     for words, code in ((["--help"], 0), (["-h"], 0), ([], 2)):
         outcome = cli(*words)
         assert outcome.code == code
-        for command in ("train", "eval", "video", "diagnose", "proposition", "study", "report", "bench", "list", "doctor"):
+        for command in COMMANDS:
             assert f"detent {command}" in outcome.out
     assert cli("--version") == Outcome(0, f"{detent.__version__}\n", "")
 

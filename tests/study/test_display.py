@@ -17,7 +17,7 @@ STATES = {
     state.id: state
     for state in (
         RunState("done", "finished", 1000, 1000, 250.0, {"return": 12.34, "score": 0.5}),
-        RunState("going", "running", 400, 1000, 100.0, {"return": -1.0, "success": 0.25}, "process 1 on here"),
+        RunState("going", "running", 400, 1000, 100.0, {"return": -1.0, "success_once": 0.25}, "process 1 on here"),
         RunState("slow", "running", 0, 1000, 50.0),
         RunState("next", "waiting", 0, 1000),
         RunState("broken", "failed", 100, 1000, 100.0, None, "no motor [sic]", "logs/broken.log"),

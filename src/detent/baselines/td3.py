@@ -6,7 +6,6 @@ deterministic, so both plays of an evaluation are that policy, on seeds of their
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import sys
@@ -25,8 +24,8 @@ from torch import Generator, Tensor
 
 from detent.checkpoint import Score
 from detent.config import Config, ConfigError
-from detent.envs import Episode, VectorEnv, make_envs
-from detent.evaluate import evaluate
+from detent.envs import Episode, VectorEnv, make_envs, make_eval_envs
+from detent.evaluate import evaluate, success_rates
 from detent.paper import normalized
 from detent.progress import Reporter
 from detent.rollout import NonFiniteError
@@ -127,10 +126,13 @@ class TD3Trainer:
         if config.init_from:
             raise ConfigError("a TD3 run cannot start from another run; leave --init-from out")
         self.config, self.reporter = config, reporter
+        if config.env.obs != "state":
+            raise ConfigError(f"env.obs is {config.env.obs}; TD3 here learns from states only")
         self.envs = make_envs(config.task, config.env, config.env.num_envs, config.threads)
         self._sb3_envs = SB3Envs(self.envs, derive(config.seed, "envs", 0))
         self._model = _make_model(config, self._sb3_envs)
         self._actor = Actor(self._model.policy, self.envs.spec)
+        self._eval_envs: VectorEnv | None = None
         self.iteration = 0
         self._best: Score | None = None
         self._last_evaluation: Row | None = None
@@ -176,8 +178,7 @@ class TD3Trainer:
             row["return"] = mean(episode.total_reward for episode in episodes)
             row["length"] = mean(episode.length for episode in episodes)
             row["score"] = normalized(config.task, row["return"])
-        if any(episode.success is not None for episode in episodes):
-            row["success"] = mean(episode.success or 0.0 for episode in episodes)
+        row |= success_rates(episodes)
         row |= {"policy_loss": losses["actor"], "value_loss": losses["critic"]}
         row |= {"learning_rate": config.td3.learning_rate}
         return row | {"time/iteration": seconds, "time/sps": config.batch_size / seconds}
@@ -186,23 +187,26 @@ class TD3Trainer:
         config = self.config
         row: Row = {"step": self.step, "iteration": self.iteration}
         started = time.perf_counter()
-        env_config = dataclasses.replace(config.env, processes=False)
-        envs = make_envs(config.task, env_config, min(config.eval.num_envs, config.eval.episodes), config.threads)
-        try:
-            for play in ("stochastic", "deterministic"):
-                seed = derive(config.seed, "eval", self.iteration, play)
-                played = evaluate(self._actor, envs, config.eval.episodes, seed, play == "deterministic")
-                row[play] = played.summary(config.task)
-        finally:
-            envs.close()
+        if self._eval_envs is None:
+            num_envs = min(config.eval.num_envs, config.eval.episodes)
+            self._eval_envs = make_eval_envs(config.task, config.env, num_envs, config.threads)
+        for play in ("stochastic", "deterministic"):
+            seed = derive(config.seed, "eval", self.iteration, play)
+            played = evaluate(self._actor, self._eval_envs, config.eval.episodes, seed, play == "deterministic")
+            row[play] = played.summary(config.task)
         row |= {"paper_score": None, "time/seconds": time.perf_counter() - started}
         log.append("evals", row)
         self._last_evaluation = row
         self.reporter.evaluation(row)
-        score = row["stochastic"].get("success", 0.0), row["stochastic"]["return"]
+        score = row["stochastic"].get("success_once", 0.0), row["stochastic"]["return"]
         if self._best is None or score > self._best:
             self._best = score
             self._save(log.path, "best")
+
+    def close(self) -> None:
+        self.envs.close()
+        if self._eval_envs is not None:
+            self._eval_envs.close()
 
     def _save(self, run: Path, name: str) -> None:
         weights = {

@@ -59,8 +59,8 @@ def played(state: RunState) -> str:
     """The last evaluation in a few characters."""
     if state.evaluation is None:
         return "-"
-    if "success" in state.evaluation:
-        return f"{state.evaluation['success']:.2f} success"
+    if "success_once" in state.evaluation:
+        return f"{state.evaluation['success_once']:.2f} success"
     return f"{state.evaluation['return']:.1f}"
 
 
