@@ -67,16 +67,21 @@ def test_the_committed_runs_make_a_complete_report(tmp_path: Path) -> None:
             assert picture.width > 500
         assert ElementTree.parse(tmp_path / "report" / "figures" / f"{name}.svg").getroot().tag.endswith("svg")
     with (tmp_path / "report" / "tables" / "scores.csv").open() as file:
-        rows = {(row["task"], row["group"]): row for row in csv.DictReader(file)}
+        rows = {(row["algo"], row["task"], row["group"]): row for row in csv.DictReader(file)}
     # Last rows of evals.jsonl, as in results/gym-1m/README.md and results/hc-1m/README.md.
     found = {key: round(float(row["mean"]), 2) for key, row in rows.items()}
     assert found == {
-        ("Ant-v4", "rn-d"): 0.18,
-        ("Ant-v4", "rn-d · fast"): 0.60,
-        ("Ant-v4", "mlp-c"): 0.02,
-        ("Hopper-v4", "rn-d"): 0.50,
-        ("Hopper-v4", "mlp-c"): 0.88,
-        ("HalfCheetah-v4", "rn-d"): 0.10,
+        ("ppo", "Ant-v4", "rn-d"): 0.18,
+        ("ppo", "Ant-v4", "rn-d · fast"): 0.60,
+        ("ppo", "Ant-v4", "mlp-c"): 0.02,
+        ("ppo", "Hopper-v4", "rn-d"): 0.50,
+        ("ppo", "Hopper-v4", "mlp-c"): 0.88,
+        ("spo", "HalfCheetah-v4", "rn-d"): 0.10,
+        ("spo", "HalfCheetah-v4", "mlp-d"): 0.04,
+        ("spo", "HalfCheetah-v4", "mlp-c"): 0.05,
+        ("trpo", "HalfCheetah-v4", "rn-d"): 0.07,
+        ("trpo", "HalfCheetah-v4", "mlp-d"): 0.04,
+        ("trpo", "HalfCheetah-v4", "mlp-c"): 0.12,
     }
     assert {row["step"] for row in rows.values()} == {"1000448"}
     assert (tmp_path / "report" / "tables" / "scores.md").read_text().startswith("| task | algo | group | mean | iqm |")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from detent.config import ConfigError, to_dict
 from detent.paper import normalized
-from detent.presets import ALGORITHMS, configure, table
+from detent.presets import ALGORITHMS, BASELINES, configure, table
 
 Array = NDArray[np.float64]
 Measure = Literal["TD3-normalized return", "success rate", "return"]
@@ -81,7 +81,7 @@ class Run:
     @property
     def on_policy(self) -> bool:
         """Of Detent's own algorithms; others stand as references in the figures of all of them."""
-        return self.algo in ALGORITHMS
+        return self.algo in ALGORITHMS and self.algo not in BASELINES
 
     def metric(self, name: str) -> tuple[Array, Array]:
         """Steps and values of a column of the metrics, where it has a value."""
