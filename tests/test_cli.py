@@ -678,7 +678,7 @@ def test_doctor_reports_in_one_line_of_json(cli: Detent, monkeypatch: pytest.Mon
     ("words", "found"),
     [
         ("PickCube-v1 --scale gpu", ("gpu", 4096, 4, "state", 256)),
-        ("PickCube-v1 --env.backend physx_cpu", ("cpu", 16, 64, "state", 256)),
+        ("PickCube-v1 --env.backend physx_cpu", ("cpu", 16, 128, "state", 256)),
         ("PickCube-v1 --obs rgb --device cuda", ("gpu", 1024, 16, "rgb", 512)),
         ("PickCube-v1 --obs rgb+state --scale gpu --envs 8", ("gpu", 8, 16, "rgb+state", 512)),
     ],

@@ -256,7 +256,7 @@ def test_every_maniskill_task_has_the_rollout_length_and_discount_of_its_script(
         assert (config.rollout_steps, config.advantage.gamma) == expected
         small = configure(task, scale="cpu", overrides={"env.obs": obs})
         assert small.advantage == config.advantage
-        assert small.batch_size <= 1024
+        assert small.batch_size <= 2048
         assert small.actor == config.actor
         for algo in ("ppo", "spo", "trpo"):
             for preset in ("paper", "authors"):

@@ -230,7 +230,10 @@ def crash_after_three(row: dict[str, Any], policy: Any) -> None:
 
 
 def test_a_run_that_crashed_resumes_to_the_bit_and_can_be_filmed(tmp_path: Path) -> None:
-    config = configure("PushCube-v1", overrides={**TINY, "steps": 64, "checkpoint.interval": 32})
+    # A small camera with the quickest shaders; the film's own take a software renderer half a minute to compile.
+    camera = {"shader_pack": "minimal", "width": 96, "height": 64}
+    kwargs = {"human_render_camera_configs": camera}
+    config = configure("PushCube-v1", overrides={**TINY, "steps": 64, "checkpoint.interval": 32, "env.kwargs": kwargs})
     detent.train(config, out=tmp_path / "whole")
     with pytest.raises(ZeroDivisionError):
         detent.train(config, out=tmp_path / "cut", on_iteration=crash_after_three)
@@ -245,7 +248,7 @@ def test_a_run_that_crashed_resumes_to_the_bit_and_can_be_filmed(tmp_path: Path)
 
     paths = record_run(tmp_path / "whole", max_steps=2)
     reader = imageio_ffmpeg.read_frames(str(paths[0]))
-    assert next(reader)["size"] == (512, 512)
+    assert next(reader)["size"] == (96, 64)
     frames = [np.frombuffer(frame, np.uint8) for frame in reader]
     assert len(frames) == 3
     assert all(frame.std() > 10 for frame in frames)

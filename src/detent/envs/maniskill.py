@@ -54,22 +54,22 @@ def make_base(
     require_installed()
     # Registers the tasks.
     importlib.import_module("mani_skill.envs")
+    from mani_skill import logger
     from mani_skill.utils.registration import REGISTERED_ENVS
     from mani_skill.utils.wrappers.flatten import FlattenRGBDObservationWrapper
 
-    logging.getLogger("mani_skill").setLevel(logging.ERROR)
+    # It warns of every robot's default pose and of every machine without a GPU.
+    logger.setLevel(logging.ERROR)
     if task not in REGISTERED_ENVS:
         raise ConfigError(f"ManiSkill knows no task '{task}'; {nearest(task, REGISTERED_ENVS)}")
     _require_assets(task)
     arguments = {**DEFAULTS, **config.kwargs}
     arguments.pop("max_episode_steps", None)
-    device = "cpu" if backend == "physx_cpu" else "gpu"
     try:
         env = REGISTERED_ENVS[task].make(
             num_envs=num_envs,
             obs_mode="state" if config.obs == "state" else "rgb",
             sim_backend=backend,
-            render_backend=device,
             render_mode=render_mode,
             **arguments,
         )
