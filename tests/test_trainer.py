@@ -167,9 +167,9 @@ def test_killed_at_any_moment_and_resumed_is_equal_to_the_bit(
     assert all(entry["exact"] for entry in info["interruptions"])
 
 
-@pytest.mark.parametrize("algo", ["spo", "trpo"])
-def test_every_algorithm_resumes_to_the_bit(algo: str, tmp_path: Path) -> None:
-    config = small({"steps": 1024}, algo=algo)
+@pytest.mark.parametrize(("algo", "processes"), [("ppo", 2), ("spo", 0), ("trpo", 0)])
+def test_every_algorithm_resumes_to_the_bit(algo: str, processes: int, tmp_path: Path) -> None:
+    config = small({"steps": 1024, "update.processes": processes}, algo=algo)
     detent.train(config, out=tmp_path / "whole")
 
     def crash_in_iteration_five(row: dict[str, Any], policy: Policy) -> None:
@@ -180,6 +180,26 @@ def test_every_algorithm_resumes_to_the_bit(algo: str, tmp_path: Path) -> None:
         detent.train(config, out=tmp_path / "cut", on_iteration=crash_in_iteration_five)
     assert detent.resume(tmp_path / "cut").finished
     assert_same_run(tmp_path / "whole", tmp_path / "cut")
+
+
+@pytest.mark.parametrize(
+    ("settings", "algo", "sentence"),
+    [
+        ({"update.processes": 2}, "trpo", "update.processes is 2, but trpo updates in one process"),
+        ({"update.processes": 33}, "ppo", "update.processes is 33, but a minibatch has 32 rows"),
+    ],
+)
+def test_processes_that_cannot_share_an_update_are_refused(settings: dict[str, Any], algo: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        resolve(small(settings, algo=algo))
+
+
+@pytest.mark.parametrize(("threads", "minibatches", "processes"), [(1, 4, 1), (2, 2, 2), (2, 4, 1), (8, 1, 4)])
+def test_each_thread_is_a_process_of_the_update_while_it_has_32_rows(
+    threads: int, minibatches: int, processes: int
+) -> None:
+    config = resolve(small({"threads": threads, "update.minibatches": minibatches}))
+    assert config.update.processes == processes
 
 
 def rows_so_far(run: Path) -> list[str]:
