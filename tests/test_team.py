@@ -76,6 +76,14 @@ def test_a_process_that_is_killed_is_named() -> None:
     team.close()
 
 
+def test_of_several_processes_the_one_that_was_killed_is_named() -> None:
+    team = Team(3)
+    team.start(team.meet)
+    os.kill(team._pids[2], signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"update process 2 \(of 3\) was killed by SIGKILL"):
+        meet_often(team)
+
+
 def test_a_process_that_fails_says_why(capfd: pytest.CaptureFixture[str]) -> None:
     def work() -> None:
         raise ArithmeticError("the reason")

@@ -1,8 +1,8 @@
 """Forward and backward passes of the networks, written out.
 
-What autograd does for these networks costs a sixth to a third of an update: it zeroes the gradient and adds to it where
-writing would do, and records every small operation. Here each gradient is written once, straight into the parameter's
-`grad`. `tests/test_backprop.py` compares every pass with autograd.
+Autograd zeroes the gradient and adds to it where writing would do, and records every small operation. Here each
+gradient is written once, straight into the parameter's `grad`. `tests/test_backprop.py` compares every pass with
+autograd.
 """
 
 from __future__ import annotations

@@ -133,6 +133,7 @@ def probe(
     totals: dict[str, float] = {}
     returns: list[float] = []
     for rollout, generator in fresh_rollouts(policy, envs, config.rollout_steps, rollouts, seed):
+        require_finite(rollout, config.advantage.bootstrap_on_termination)
         returns += [episode.total_reward for episode in rollout.episodes]
         reward = rollout.reward.to(policy.device)
         if config.normalize.reward:
@@ -169,7 +170,6 @@ def fresh_rollouts(
         observation = envs.reset(derive(seed, "probe", i, "envs"))
         rollout = rollout or allocate(policy, observation, steps)
         collect(policy, envs, observation, rollout, generator)
-        require_finite(rollout)
         yield rollout, generator
 
 

@@ -136,11 +136,13 @@ def _values(policy: Policy, observation: Observation) -> Tensor:
     return torch.cat([policy.value(policy.normalize(dict(zip(observation, piece, strict=True)))) for piece in pieces])
 
 
-def require_finite(rollout: Rollout) -> None:
+def require_finite(rollout: Rollout, bootstrap_on_termination: bool = False) -> None:
     """Stop with the environment named where an observation or reward is NaN or infinite; one scalar read otherwise."""
     # Observations that no action was chosen on show in the critic's value of them.
     device = rollout.value.device
     used = rollout.truncated.to(device) & ~rollout.terminated.to(device)
+    if bootstrap_on_termination:
+        used = rollout.ended.to(device)
     parts = {
         f"observation '{key}'": tensor for key, tensor in rollout.observation.items() if tensor.is_floating_point()
     }

@@ -146,9 +146,12 @@ LEAST_ROWS = 32
 def update_processes(config: Config, spec: EnvSpec, device: str, threads: int) -> int:
     """How many processes share each minibatch."""
     asked, rows = config.update.processes, config.batch_size // config.update.minibatches
+    if config.algo in BASELINES:
+        # Their settings are their own.
+        return asked
     impossible = None
-    if config.algo in ("trpo", *BASELINES):
-        impossible = f"{config.algo} updates in one process"
+    if config.algo == "trpo":
+        impossible = "trpo updates in one process"
     elif device != "cpu":
         impossible = f"device {device} updates in one process"
     elif spec.observation.image:

@@ -7,6 +7,7 @@ interpreter lock back and forth as often. Processes that each do their own part 
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import signal
@@ -15,9 +16,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
+
+Pairs: TypeAlias = dict[tuple[int, int], tuple[socket.socket, socket.socket]]
 
 _SPIN_SECONDS = 2e-4
 """How long a meeting is awaited awake, which saves the wake-up of a core where the others are nearly there."""
@@ -56,35 +60,43 @@ class Team:
         pairs = {(i, j): socket.socketpair() for i in range(self.size) for j in range(i + 1, self.size)}
         sys.stdout.flush()
         sys.stderr.flush()
-        for rank in range(1, self.size):
-            pid = os.fork()
-            if pid == 0:
-                self.rank, self._pids = rank, {}
-                break
-            self._pids[rank] = pid
+        try:
+            for rank in range(1, self.size):
+                pid = os.fork()
+                if pid == 0:
+                    self._serve(rank, pairs, work)
+                self._pids[rank] = pid
+        finally:
+            self._keep_links(pairs)
+
+    def _keep_links(self, pairs: Pairs) -> None:
+        """Keep this process's ends of the connections and close the others."""
         for (i, j), (low, high) in pairs.items():
             for rank, other, end in ((i, j, low), (j, i, high)):
                 if rank == self.rank:
                     self._links[other] = end
                 else:
                     end.close()
-        if self.rank:
-            self._serve(work)
 
-    def _serve(self, work: Callable[[], object]) -> None:
-        # Stopping is the first process's business; this one goes when it is gone.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    def _serve(self, rank: int, pairs: Pairs, work: Callable[[], object]) -> NoReturn:
+        """What a forked process does; whatever happens, it ends here and not in the trainer's code."""
+        code = 1
         try:
+            # Stopping is the first process's business; this one goes when it is gone.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            self.rank, self._pids = rank, {}
+            self._keep_links(pairs)
             while True:
                 self.meet()
                 work()
         except EOFError:
-            os._exit(0)
+            code = 0
         except BaseException:
             traceback.print_exc()
             sys.stderr.flush()
-            os._exit(1)
+        finally:
+            os._exit(code)
 
     def meet(self) -> None:
         """Wait until every process is here."""
@@ -127,15 +139,21 @@ class Team:
     def _lost(self, rank: int) -> Exception:
         if self.rank:
             return EOFError()
-        _, status = os.waitpid(self._pids.pop(rank), 0)
-        code = os.waitstatus_to_exitcode(status)
+        # The others end with 0 when one is lost; so it is the one with another code that is to be named.
+        codes = self.close()
+        rank = next((other for other, code in codes.items() if code), rank)
+        code = codes[rank]
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return RuntimeError(f"update process {rank} (of {self.size}) {how}; its own words, if any, are above")
 
-    def close(self) -> None:
+    def close(self) -> dict[int, int]:
+        """End the other processes; their exit codes."""
         for link in self._links.values():
+            # Also where another process has inherited the socket.
+            with contextlib.suppress(OSError):
+                link.shutdown(socket.SHUT_RDWR)
             link.close()
         self._links.clear()
-        for pid in self._pids.values():
-            os.waitpid(pid, 0)
+        codes = {rank: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for rank, pid in self._pids.items()}
         self._pids.clear()
+        return codes

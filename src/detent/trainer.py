@@ -117,7 +117,7 @@ class Trainer:
         config = self.config
         started = time.perf_counter()
         observation = collect(self.policy, self.envs, observation, rollout, self._generator("act"))
-        require_finite(rollout)
+        require_finite(rollout, config.advantage.bootstrap_on_termination)
         prepared = time.perf_counter()
         batch = self._batch(rollout)
         updating = time.perf_counter()
@@ -243,11 +243,11 @@ class Trainer:
             self.best = (state.best_step, state.best_score)
 
     def close(self) -> None:
-        """Give back environments and processes."""
+        """Give back processes and environments."""
+        self.rule.close()
         self.envs.close()
         if self._eval_envs is not None:
             self._eval_envs.close()
-        self.rule.close()
 
     def start_from(self, run: Path) -> None:
         """Take the best policy of another run, to fine-tune it."""

@@ -23,6 +23,7 @@ from detent.envs.gymnasium import GymnasiumEnvs
 from detent.evaluate import evaluate
 from detent.presets import configure
 from detent.runlog import read_rows
+from detent.session import resolve
 from detent.streams import derive
 
 pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed: pip install 'detent[sb3]'")
@@ -89,6 +90,7 @@ def test_its_files_are_those_of_any_run_and_hold_only_weights(run: Path) -> None
 
 def test_kept_weights_play_the_last_evaluation_again(run: Path) -> None:
     resolved = load_config(run / "config.toml")
+    assert resolve(resolved) == resolved, "training on a run's configuration repeats it"
     envs = make_envs(TARGET, resolved.env, 4, 1)
     played = evaluate(load_actor(run, "latest"), envs, 4, derive(1, "eval", 4, "deterministic"), True)
     assert played.summary(TARGET) == read_rows(run / "evals.jsonl")[-1]["deterministic"]
