@@ -288,24 +288,25 @@ def test_learns_as_well_as_the_trpo_of_sb3_contrib(tmp_path: Path) -> None:
     from sb3_contrib import TRPO
     from stable_baselines3.common.evaluation import evaluate_policy
 
-    task, steps, seeds = "Hopper-v4", 61_440, (1, 2, 3)
+    steps, seeds = 40_960, (1, 2, 3)
     theirs, ours = [], []
     for seed in seeds:
-        peer = TRPO("MlpPolicy", task, seed=seed, device="cpu")
+        peer = TRPO("MlpPolicy", "InvertedPendulum-v4", seed=seed, device="cpu")
         peer.learn(steps)
-        theirs.append(evaluate_policy(peer, gymnasium.make(task), n_eval_episodes=20, deterministic=False)[0])
+        theirs.append(
+            evaluate_policy(peer, gymnasium.make("InvertedPendulum-v4"), n_eval_episodes=20, deterministic=False)[0]
+        )
         settings = {
             "steps": steps, "seed": seed, "threads": 1, "env.num_envs": 8, "rollout_steps": 256,
-            "normalize.observation": False, "normalize.reward": False,
             "actor.width": 64, "critic.depth": 2, "update.learning_rate": 1e-3, "update.anneal": False,
-            "update.minibatches": 16, "update.value_clip": 0.0, "update.max_grad_norm": 0.0,
-            "update.weight_decay": 0.0, "trpo.cg_iterations": 15, "eval.episodes": 20, "eval.interval": steps,
+            "update.minibatches": 16, "update.value_clip": 0.0, "trpo.cg_iterations": 15,
+            "eval.episodes": 20, "eval.interval": steps,
         }  # fmt: skip
-        config = configure(task, variant="mlp-c", algo="trpo", overrides=settings)
+        config = configure("InvertedPendulum-v4", variant="mlp-c", algo="trpo", overrides=settings)
         evaluation = detent.train(config, out=tmp_path / str(seed)).evaluation
         assert evaluation is not None
         ours.append(evaluation["stochastic"]["return"])
-    print(f"returns on {task} after {steps} steps: Detent {ours}, sb3-contrib {theirs}")
-    # Far from the ceiling of some 3000, and from the 19 of random actions.
-    assert np.mean(ours) > 100
-    assert 0.7 < np.mean(ours) / np.mean(theirs) < 1.5
+    print(f"returns after {steps} steps: Detent {ours}, sb3-contrib {theirs}")
+    # Standing for all 1000 steps is the most there is; falling at once gives about 6.
+    assert np.mean(ours) > 300
+    assert np.mean(ours) > 0.8 * np.mean(theirs)
