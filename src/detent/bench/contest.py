@@ -33,19 +33,22 @@ class Worker:
         self.config = config
         self.sliced = config if full else slice_of(config)
         self._what = f"{kind} on {config.task}"
-        words, path = tempfile.mkstemp()
-        self._words = Path(path)
-        # Everybody gets the thread settings of their own users.
+        # Somewhere else, because MuJoCo leaves its log where it runs; a task of the user's own is still found.
+        self._place = tempfile.TemporaryDirectory()
+        self._words = Path(self._place.name) / "words"
         environment = {name: value for name, value in os.environ.items() if name not in WAIT_POLICY}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "detent.bench.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=words,
-            text=True,
-            env=environment,
-        )
-        os.close(words)
+        environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
+        with self._words.open("w") as words:
+            # Without our wait policy: everybody gets the thread settings of their own users.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "detent.bench.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=words,
+                text=True,
+                env=environment,
+                cwd=self._place.name,
+            )
         self._slices = 1
         self._write(json.dumps({"kind": kind, "config": to_dict(self.sliced)}))
 
@@ -88,7 +91,7 @@ class Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._words.unlink()
+        self._place.cleanup()
 
     def _write(self, line: str) -> None:
         # A process that is gone is noticed, with its words, when it does not answer.
