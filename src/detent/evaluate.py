@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -11,8 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from detent.envs import Episode, VectorEnv
-from detent.paper import normalized
+from detent.config import Config
+from detent.envs import Episode, VectorEnv, make_eval_envs
+from detent.paper import normalized, paper_score, paper_task
 from detent.streams import derive
 
 NO_END_IN_SIGHT = 10_000
@@ -47,6 +49,34 @@ class Evaluation:
             "score": normalized(task, float(returns.mean())),
         }
         return out | success_rates(self.episodes)
+
+
+class Evaluator:
+    """The evaluations of a run: always the same environments, made when first needed, and seeds of their own."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._envs: VectorEnv | None = None
+
+    def row(self, player: Player, step: int, iteration: int) -> dict[str, Any]:
+        """What `evals.jsonl` says of `player` at this step: the episodes of both plays."""
+        config, started = self._config, time.perf_counter()
+        if self._envs is None:
+            # Kept from one evaluation to the next: worker processes with a renderer take long to start.
+            num_envs = min(config.eval.num_envs, config.eval.episodes)
+            self._envs = make_eval_envs(config.task, config.env, num_envs, config.threads)
+        row: dict[str, Any] = {"step": step, "iteration": iteration}
+        for play in ("stochastic", "deterministic"):
+            seed = derive(config.seed, "eval", iteration, play)
+            played = evaluate(player, self._envs, config.eval.episodes, seed, play == "deterministic")
+            row[play] = played.summary(config.task)
+        task = paper_task(config.task, config.env.obs)
+        row["paper_score"] = paper_score(config.algo, task, config.variant, step)
+        return row | {"time/seconds": time.perf_counter() - started}
+
+    def close(self) -> None:
+        if self._envs is not None:
+            self._envs.close()
 
 
 def success_rates(episodes: Sequence[Episode]) -> dict[str, float]:

@@ -14,12 +14,12 @@ import torch
 
 from detent import checkpoint
 from detent.config import Config, ConfigError
-from detent.envs import VectorEnv, make_envs, make_eval_envs
-from detent.evaluate import evaluate, success_rates
+from detent.envs import make_envs
+from detent.evaluate import Evaluator, success_rates
 from detent.normalize import RewardScaler
 from detent.objectives import Batch, make_policy_loss
 from detent.optimize import FirstOrder
-from detent.paper import normalized, paper_score, paper_task
+from detent.paper import normalized
 from detent.policy import Policy
 from detent.prepare import make_batch
 from detent.progress import Reporter
@@ -55,7 +55,7 @@ class Trainer:
         self.device = torch.device(config.device)
         self.envs = make_envs(config.task, config.env, config.env.num_envs, config.threads)
         self.spec = self.envs.spec
-        self._eval_envs: VectorEnv | None = None
+        self._evaluator = Evaluator(config)
         self.policy = Policy(self.spec, config).to(self.device)
         self.rule = make_update_rule(self.policy, config)
         self.reward_scaler = RewardScaler(config.env.num_envs, config.advantage.gamma, config.normalize.clip).to(
@@ -192,21 +192,7 @@ class Trainer:
 
     def _evaluate(self, log: RunLog) -> checkpoint.Score:
         """Play the evaluation episodes both ways and log them; what policies are ranked by."""
-        config = self.config
-        row: Row = {"step": self.step, "iteration": self.iteration}
-        started = time.perf_counter()
-        if self._eval_envs is None:
-            # Kept from one evaluation to the next: worker processes with a renderer take long to start.
-            num_envs = min(config.eval.num_envs, config.eval.episodes)
-            self._eval_envs = make_eval_envs(config.task, config.env, num_envs, config.threads)
-        for play in ("stochastic", "deterministic"):
-            seed = derive(config.seed, "eval", self.iteration, play)
-            played = evaluate(self.policy, self._eval_envs, config.eval.episodes, seed, play == "deterministic")
-            row[play] = played.summary(config.task)
-        row["paper_score"] = paper_score(
-            config.algo, paper_task(config.task, config.env.obs), config.variant, self.step
-        )
-        row["time/seconds"] = time.perf_counter() - started
+        row = self._evaluator.row(self.policy, self.step, self.iteration)
         log.append("evals", row)
         self.last_evaluation = row
         self.reporter.evaluation(row)
@@ -246,8 +232,7 @@ class Trainer:
         """Give back processes and environments."""
         self.rule.close()
         self.envs.close()
-        if self._eval_envs is not None:
-            self._eval_envs.close()
+        self._evaluator.close()
 
     def start_from(self, run: Path) -> None:
         """Take the best policy of another run, to fine-tune it."""

@@ -24,8 +24,8 @@ from torch import Generator, Tensor
 
 from detent.checkpoint import Score
 from detent.config import Config, ConfigError
-from detent.envs import Episode, VectorEnv, make_envs, make_eval_envs
-from detent.evaluate import evaluate, success_rates
+from detent.envs import Episode, VectorEnv, make_envs
+from detent.evaluate import Evaluator, success_rates
 from detent.paper import normalized
 from detent.progress import Reporter
 from detent.rollout import NonFiniteError
@@ -85,10 +85,10 @@ class SB3Envs(VecEnv):
         return [getattr(self, attr_name)] * self.num_envs
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        raise NotImplementedError
+        raise TypeError(f"these environments have no attributes to set, not even {attr_name}")
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        raise NotImplementedError
+        raise TypeError(f"these environments have no methods to call, not even {method_name}")
 
     def env_is_wrapped(
         self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: Any = None
@@ -132,7 +132,7 @@ class TD3Trainer:
         self._sb3_envs = SB3Envs(self.envs, derive(config.seed, "envs", 0))
         self._model = _make_model(config, self._sb3_envs)
         self._actor = Actor(self._model.policy, self.envs.spec)
-        self._eval_envs: VectorEnv | None = None
+        self._evaluator = Evaluator(config)
         self.iteration = 0
         self._best: Score | None = None
         self._last_evaluation: Row | None = None
@@ -184,17 +184,7 @@ class TD3Trainer:
         return row | {"time/iteration": seconds, "time/sps": config.batch_size / seconds}
 
     def _evaluate(self, log: RunLog) -> None:
-        config = self.config
-        row: Row = {"step": self.step, "iteration": self.iteration}
-        started = time.perf_counter()
-        if self._eval_envs is None:
-            num_envs = min(config.eval.num_envs, config.eval.episodes)
-            self._eval_envs = make_eval_envs(config.task, config.env, num_envs, config.threads)
-        for play in ("stochastic", "deterministic"):
-            seed = derive(config.seed, "eval", self.iteration, play)
-            played = evaluate(self._actor, self._eval_envs, config.eval.episodes, seed, play == "deterministic")
-            row[play] = played.summary(config.task)
-        row |= {"paper_score": None, "time/seconds": time.perf_counter() - started}
+        row = self._evaluator.row(self._actor, self.step, self.iteration)
         log.append("evals", row)
         self._last_evaluation = row
         self.reporter.evaluation(row)
@@ -205,8 +195,7 @@ class TD3Trainer:
 
     def close(self) -> None:
         self.envs.close()
-        if self._eval_envs is not None:
-            self._eval_envs.close()
+        self._evaluator.close()
 
     def _save(self, run: Path, name: str) -> None:
         weights = {
