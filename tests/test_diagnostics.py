@@ -19,7 +19,7 @@ def make_spread(like: torch.Tensor) -> GradientSpread:
 
 def add_epoch(spread: GradientSpread, gradients: torch.Tensor) -> None:
     for gradient in gradients:
-        spread.add(gradient, torch.linalg.vector_norm(gradient))
+        spread.add(gradient, gradient.dot(gradient))
     spread.end_epoch()
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 
 from detent.config import ActorConfig, Config, CriticConfig, HeadConfig, PPOConfig, UpdateConfig
-from detent.objectives import Batch, Metrics, PolicyLoss, normalized_advantages, ppo_loss
+from detent.objectives import Batch, Metrics, PolicyLoss, PPOLoss, normalized_advantages
 from detent.optimize import FirstOrder, FlatAdam, total_loss
 from detent.policy import Policy
 from detent.spaces import ActionSpec, EnvSpec, ObservationSpec
@@ -42,7 +42,7 @@ def update(
     policy: Policy, batch: Batch, config: UpdateConfig, loss: PolicyLoss | None = None, seed: int = 0
 ) -> dict[str, float]:
     """One update from the beginning; PPO where no loss is given."""
-    rule = FirstOrder(policy, loss or ppo_loss(PPOConfig()), config)
+    rule = FirstOrder(policy, loss or PPOLoss(PPOConfig()), config)
     return rule.update(batch, config.learning_rate, torch.Generator().manual_seed(seed))
 
 
@@ -214,7 +214,7 @@ SETTINGS = [
 def test_update_is_the_plain_loop(config: UpdateConfig, kind: HeadKind) -> None:
     policy = make_policy(kind)
     reference = Reference(policy, kind, config)
-    rule = FirstOrder(policy, ppo_loss(PPOConfig()), replace(config, diagnostics=False))
+    rule = FirstOrder(policy, PPOLoss(PPOConfig()), replace(config, diagnostics=False))
     start = rule.optimizer.flat.detach().clone()
     for iteration in range(3):
         batch = make_batch(policy, seed=iteration)
@@ -259,14 +259,17 @@ def test_target_kl_that_is_not_reached_or_zero_never_stops() -> None:
 
 
 class Spy:
-    """A policy loss that remembers the advantages it was given."""
+    """A policy loss that remembers the advantages of every minibatch."""
 
     def __init__(self) -> None:
         self.advantages: list[Tensor] = []
 
-    def __call__(self, log_ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor, Metrics]:
+    def __call__(self, log_ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
+        return log_ratio.mean(), {}
+
+    def gradient(self, log_ratio: Tensor, advantages: Tensor) -> Tensor:
         self.advantages.append(advantages)
-        return log_ratio.mean(), torch.full_like(log_ratio, 1 / len(log_ratio)), {}
+        return torch.ones_like(log_ratio)
 
 
 def test_every_epoch_visits_every_transition_once_in_a_fresh_order() -> None:
@@ -309,7 +312,7 @@ def test_the_entropy_bonus_has_a_gradient_only_where_it_has_a_weight(kind: HeadK
 
     def actor_gradient(entropy_coef: float) -> list[Tensor]:
         config = UpdateConfig(entropy_coef=entropy_coef)
-        loss, _ = total_loss(policy, batch, ppo_loss(PPOConfig()), config)
+        loss, _ = total_loss(policy, batch, PPOLoss(PPOConfig()), config)
         return list(torch.autograd.grad(loss, actor))
 
     assert all((gradient == 0).all() for gradient in actor_gradient(0.0))
@@ -328,7 +331,7 @@ def test_the_update_lowers_the_loss_on_its_own_batch() -> None:
 
     def losses() -> dict[str, float]:
         normalized = replace(batch, advantages=normalized_advantages(batch.advantages))
-        _, metrics = total_loss(policy, normalized, ppo_loss(PPOConfig()), config)
+        _, metrics = total_loss(policy, normalized, PPOLoss(PPOConfig()), config)
         return {key: value.item() for key, value in metrics.items() if value.dim() == 0}
 
     before = losses()
@@ -371,11 +374,11 @@ def test_gradient_variance_is_that_of_the_actors_gradients_before_clipping(kind:
         for rows in torch.randperm(SIZE, generator=generator).split(SIZE // 4):
             minibatch = batch.select(rows)
             minibatch = replace(minibatch, advantages=normalized_advantages(minibatch.advantages))
-            loss, _ = total_loss(policy, minibatch, ppo_loss(PPOConfig()), config)
+            loss, _ = total_loss(policy, minibatch, PPOLoss(PPOConfig()), config)
             gradients.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, actor)]).numpy())
         epochs.append(gradients)
     # With a learning rate of 0 the parameters stay where these gradients were taken.
-    rule = FirstOrder(policy, ppo_loss(PPOConfig()), replace(config, weight_decay=0.0))
+    rule = FirstOrder(policy, PPOLoss(PPOConfig()), replace(config, weight_decay=0.0))
     metrics = rule.update(batch, 0.0, torch.Generator().manual_seed(0))
     traces = [np.var(gradients, axis=0, ddof=1).sum() for gradients in epochs]
     assert metrics["grad_variance"] == pytest.approx(np.mean(traces), rel=1e-9)
@@ -390,7 +393,7 @@ def test_kl_by_dimension_is_each_dimensions_own() -> None:
     batch = make_batch(policy)
     # Only the first dimension's old log-probability differs: by log 2, so r = 1/2 and r - 1 - log r = log 2 - 1/2.
     shifted = replace(batch, log_prob=batch.log_prob + torch.tensor([np.log(2.0), 0.0], dtype=torch.float64))
-    _, metrics = total_loss(policy, shifted, ppo_loss(PPOConfig()), UpdateConfig())
+    _, metrics = total_loss(policy, shifted, PPOLoss(PPOConfig()), UpdateConfig())
     np.testing.assert_allclose(metrics["kl_by_dimension"], [np.log(2) - 0.5, 0.0], atol=1e-12)
 
 
@@ -400,9 +403,9 @@ def test_kl_by_dimension_is_each_dimensions_own() -> None:
 def test_processes_that_share_minibatches_do_the_same_update(processes: int, kind: HeadKind) -> None:
     config = UpdateConfig(epochs=2, minibatches=4, learning_rate=0.01, entropy_coef=0.1)
     policies = [make_policy(kind), make_policy(kind)]
-    alone = FirstOrder(policies[0], ppo_loss(PPOConfig()), config)
+    alone = FirstOrder(policies[0], PPOLoss(PPOConfig()), config)
     # Twelve rows among five processes: parts of different size.
-    shared = FirstOrder(policies[1], ppo_loss(PPOConfig()), replace(config, processes=processes))
+    shared = FirstOrder(policies[1], PPOLoss(PPOConfig()), replace(config, processes=processes))
     try:
         for iteration in range(3):
             batch = make_batch(policies[0], seed=iteration)
@@ -429,7 +432,7 @@ def test_processes_stop_together_at_the_target_kl() -> None:
     epochs = []
     for processes in (1, 2):
         policy = make_policy()
-        rule = FirstOrder(policy, ppo_loss(PPOConfig()), replace(config, target_kl=target, processes=processes))
+        rule = FirstOrder(policy, PPOLoss(PPOConfig()), replace(config, target_kl=target, processes=processes))
         epochs.append(rule.update(make_batch(policy), 0.004, torch.Generator().manual_seed(0))["epochs"])
         rule.close()
     assert 1 < epochs[0] == epochs[1] < 5

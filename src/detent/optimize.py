@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import replace
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Generator, Tensor, nn
@@ -14,13 +13,31 @@ from detent.backprop import written_out
 from detent.config import UpdateConfig
 from detent.diagnostics import GradientSpread
 from detent.heads import Head
-from detent.objectives import Batch, Metrics, PolicyLoss, normalized_advantages, value_loss
+from detent.objectives import (
+    Batch,
+    Metrics,
+    PolicyLoss,
+    normalized_advantages,
+    value_gradient,
+    value_loss,
+)
 from detent.policy import Policy
 from detent.team import Team, shared_zeros
 
-Differentiate: TypeAlias = Callable[[Batch, float], Metrics]
-"""Writes the gradient of a minibatch's loss, times a weight, to the parameters' `grad`; returns what it measured
-(scalars, or vectors over action dimensions)."""
+Seen: TypeAlias = dict[str, Tensor]
+"""What the networks said about transitions, by name; the first dimension of everything is B."""
+
+
+class Objective(Protocol):
+    """What a minibatch loop descends on."""
+
+    def differentiate(self, minibatch: Batch, scale: float) -> Seen:
+        """Write the gradient of `scale` times the loss, summed over transitions, to the parameters' `grad`."""
+        ...
+
+    def report(self, seen: Seen, batch: Batch) -> Metrics:
+        """Scalars, or vectors over action dimensions, that are means over transitions; `batch` has no observations."""
+        ...
 
 
 class FlatAdam:
@@ -54,34 +71,35 @@ class FlatAdam:
         return self._gradients[self.team.rank]
 
     def bind(self) -> None:
-        """Make the parameters' gradients views of this process's `gradient`."""
+        """Make the parameters' gradients views of this process's `gradient`, and find its part of everything."""
         attach_gradient(self._parameters, self.gradient)
+        part = self.team.share(len(self.flat))
+        everything = (self.flat, self._exp_avg, self._exp_avg_sq, *self._gradients)
+        self._part, self._part_avg, self._part_sq, *self._part_gradients = (vector[part] for vector in everything)
+        self._watched, self._others = self._part_gradients[0].tensor_split([max(0, self.watched - part.start)])
 
     def new_spread(self) -> GradientSpread:
-        part = self.team.share(len(self.flat))
-        return GradientSpread(self.flat[part][: max(0, self.watched - part.start)], self.watched, self.team)
+        return GradientSpread(self._watched, self.watched, self.team)
 
     @torch.no_grad()
     def step(self, spread: GradientSpread | None = None) -> Tensor:
         """Descend along the gradient that is there; the norm of all of it before clipping."""
         team, config = self.team, self._config
         team.meet()
-        part = team.share(len(self.flat))
-        gradient = self._gradients[0][part]
-        for other in self._gradients[1:]:
-            gradient.add_(other[part])
-        watched, others = gradient.tensor_split([max(0, self.watched - part.start)])
-        squares = team.sum(torch.stack([watched.dot(watched), others.dot(others)]))
-        norm: Tensor = squares.sum().sqrt()
+        gradient, *others = self._part_gradients
+        for other in others:
+            gradient.add_(other)
+        squares = team.sum(torch.stack([self._watched.dot(self._watched), self._others.dot(self._others)]))
+        norm = squares.sum().sqrt_()
         if spread is not None:
-            spread.add(watched, squares[0].sqrt())
+            spread.add(self._watched, squares[0])
         if config.max_grad_norm > 0:
             gradient.mul_((config.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
         adam(
-            [self.flat[part]],
+            [self._part],
             [gradient],
-            [self._exp_avg[part]],
-            [self._exp_avg_sq[part]],
+            [self._part_avg],
+            [self._part_sq],
             [],
             [self._steps[team.rank]],
             fused=True,
@@ -145,7 +163,7 @@ class FirstOrder:
     def update(self, batch: Batch, learning_rate: float, generator: Generator) -> dict[str, float]:
         if self._team.size == 1:
             self.optimizer.learning_rate = learning_rate
-            return descend(self.optimizer, batch, self._differentiate, self._config, generator)
+            return descend(self.optimizer, batch, self, self._config, generator)
         if self._shared is None:
             self._shared = batch.map(lambda tensor: shared_zeros(tensor.shape, tensor.dtype))
             self._order = shared_zeros((len(batch),), torch.int64)
@@ -161,36 +179,40 @@ class FirstOrder:
         assert self._shared is not None
         self.optimizer.bind()
         self.optimizer.learning_rate = self._learning_rate.item()
-        return descend(self.optimizer, self._shared, self._differentiate, self._config, generator, self._order)
+        return descend(self.optimizer, self._shared, self, self._config, generator, self._order)
 
     @torch.no_grad()
-    def _differentiate(self, minibatch: Batch, weight: float) -> Metrics:
+    def differentiate(self, minibatch: Batch, scale: float) -> Seen:
         """What autograd would make of `total_loss`, by the passes and closed forms of networks, head and losses."""
-        head, encoder, config = self._policy.head, self._policy.encoder, self._config
+        encoder, config = self._policy.encoder, self._config
         with torch.set_grad_enabled(encoder.has_images):
             features = self._policy.features(minibatch.observation)
         inputs = features.detach()
         outputs, value = self._actor.forward(inputs), self._critic.forward(inputs).squeeze(-1)
-        params = head(outputs)
-        losses, metrics = measure(head, params, value, minibatch, self._policy_loss, config)
-        gradient = head.log_prob_backward(outputs, params, minibatch.choice, weight * losses.for_log_ratio)
+        likelihood = self._policy.head.likelihood(outputs, minibatch.choice)
+        log_ratio = likelihood.log_prob - minibatch.log_prob
+        gradient = likelihood.backward(scale * self._policy_loss.gradient(log_ratio.sum(-1), minibatch.advantages))
         if config.entropy_coef > 0:
-            gradient += self._entropy_backward(outputs, -weight * config.entropy_coef)
+            gradient += self._entropy_backward(outputs, -scale * config.entropy_coef)
         for_actor = self._actor.backward(gradient)
-        for_critic = self._critic.backward((weight * config.value_coef * losses.for_value).unsqueeze(-1))
+        for_value = value_gradient(value, minibatch.value, minibatch.returns, config.value_clip)
+        for_critic = self._critic.backward((scale * config.value_coef * for_value).unsqueeze(-1))
         if encoder.has_images:
             # The convolutions are autograd's.
             for parameter in encoder.parameters():
                 assert parameter.grad is not None
                 parameter.grad.zero_()
             torch.autograd.backward(features, for_actor + for_critic)
-        return metrics
+        return {"log_ratio": log_ratio, "value": value, "entropy": likelihood.entropy}
+
+    def report(self, seen: Seen, batch: Batch) -> Metrics:
+        return report(self._policy.head, seen, batch, self._policy_loss, self._config)
 
     @torch.enable_grad()
     def _entropy_backward(self, outputs: Tensor, weight: float) -> Tensor:
-        """Gradient of the mean entropy in the network's outputs; that in the head's parameters is added to theirs."""
+        """Gradient of the summed entropy in the network's outputs; that in the head's parameters is added to theirs."""
         head, leaf = self._policy.head, outputs.detach().requires_grad_()
-        entropy = weight * head.entropy(head(leaf)).sum(-1).mean()
+        entropy = weight * head.entropy(head(leaf)).sum()
         gradient, *own = torch.autograd.grad(entropy, [leaf, *head.parameters()], materialize_grads=True)
         for parameter, own_gradient in zip(head.parameters(), own, strict=True):
             assert parameter.grad is not None
@@ -210,51 +232,51 @@ class FirstOrder:
 def descend(
     optimizer: FlatAdam,
     batch: Batch,
-    differentiate: Differentiate,
+    objective: Objective,
     config: UpdateConfig,
     generator: Generator | None,
     shared_order: Tensor | None = None,
 ) -> dict[str, float]:
     """Epochs of minibatch descent; what was measured, averaged over minibatches.
 
-    In a team every process runs this with the same batch, and takes its part of every minibatch.
+    In a team every process runs this with the same batch, and takes its part of every minibatch. What there is to
+    report is worked out once an epoch, from what the minibatches left.
     """
     team = optimizer.team
     size = len(batch) // config.minibatches
     mine = team.share(size)
     rows = mine.stop - mine.start
-    weight = rows / size
     spread = optimizer.new_spread() if config.diagnostics and optimizer.watched else None
-    metrics: Metrics = {}
-    totals: Tensor | None = None
-    epochs = 0
-    while epochs < config.epochs:
-        epochs += 1
+    epochs: list[Tensor] = []
+    while len(epochs) < config.epochs:
         order = _draw_order(batch, generator, team, shared_order).view(config.minibatches, size)
-        advantages = batch.advantages[order]
+        epoch = batch
         if config.normalize_advantages:
-            advantages = normalized_advantages(advantages)
-        sums: Tensor | None = None
-        for i, minibatch in enumerate(batch.minibatches(order[:, mine].flatten(), rows)):
-            metrics = differentiate(replace(minibatch, advantages=advantages[i, mine]), weight)
-            metrics["grad_norm"] = optimizer.step(spread)
-            row = torch.cat([measured.detach().reshape(-1) for measured in metrics.values()])
-            sums = row if sums is None else sums.add_(row)
-        assert sums is not None
-        sums = team.sum(weight * sums)
-        totals = sums if totals is None else totals + sums
+            advantages = torch.empty_like(batch.advantages)
+            advantages[order] = normalized_advantages(batch.advantages[order])
+            epoch = replace(batch, advantages=advantages)
+        my_order = order[:, mine].flatten()
+        seen, norms = [], []
+        for minibatch in epoch.minibatches(my_order, rows):
+            seen.append(objective.differentiate(minibatch, 1 / size))
+            norms.append(optimizer.step(spread))
+        joined = {name: torch.cat([part[name] for part in seen]) for name in seen[0]}
+        metrics = objective.report(joined, replace(epoch, observation={}).select(my_order))
+        metrics["grad_norm"] = torch.stack(norms).mean()
+        means = torch.cat([value.reshape(-1) for value in metrics.values()])
+        epochs.append(team.sum(rows / size * means))
+        names = _names(metrics)
         if spread is not None:
             spread.end_epoch()
         # The one scalar read of an epoch, and only where somebody asked for the check.
-        if config.target_kl > 0 and sums[_names(metrics).index("kl")].item() / config.minibatches > config.target_kl:
+        if config.target_kl > 0 and epochs[-1][names.index("kl")].item() > config.target_kl:
             break
-    assert totals is not None
-    names, means = _names(metrics), totals / (epochs * config.minibatches)
+    means = torch.stack(epochs).mean(0)
     if spread is not None:
         measured_spread = spread.metrics()
         names += list(measured_spread)
         means = torch.cat([means, torch.stack(list(measured_spread.values()))])
-    return {**dict(zip(names, means.tolist(), strict=True)), "epochs": float(epochs)}
+    return {**dict(zip(names, means.tolist(), strict=True)), "epochs": float(len(epochs))}
 
 
 def _draw_order(batch: Batch, generator: Generator | None, team: Team, shared_order: Tensor | None) -> Tensor:
@@ -274,32 +296,20 @@ def _names(metrics: Metrics) -> list[str]:
     ]
 
 
-@dataclass(frozen=True)
-class Losses:
-    """Of one minibatch."""
-
-    surrogate: Tensor
-    for_log_ratio: Tensor
-    """`[B]`, the surrogate's gradient in the log-ratio."""
-    critic: Tensor
-    for_value: Tensor
-    """`[B]`, the critic's gradient in the value."""
-    entropy: Tensor
-
-
-def measure(
-    head: Head, params: Tensor, value: Tensor, minibatch: Batch, policy_loss: PolicyLoss, config: UpdateConfig
-) -> tuple[Losses, Metrics]:
-    """The parts of the loss from what the networks gave, and what there is to report."""
-    log_ratio = head.log_prob(params, minibatch.choice) - minibatch.log_prob
+def report(head: Head, seen: Seen, batch: Batch, policy_loss: PolicyLoss, config: UpdateConfig) -> Metrics:
+    """The parts of the loss, and what else there is to tell about the policy."""
+    log_ratio, entropy = seen["log_ratio"], seen["entropy"]
     joint = log_ratio.sum(-1)
-    surrogate, for_log_ratio, metrics = policy_loss(joint, minibatch.advantages)
-    critic, for_value = value_loss(value, minibatch.value, minibatch.returns, config.value_clip)
-    entropy = head.entropy(params).sum(-1).mean()
-    metrics |= {"policy_loss": surrogate, "value_loss": critic, "entropy": entropy, "kl": sampled_kl(joint)}
+    surrogate, metrics = policy_loss(joint, batch.advantages)
+    metrics |= {
+        "policy_loss": surrogate,
+        "value_loss": value_loss(seen["value"], batch.value, batch.returns, config.value_clip),
+        "entropy": entropy.sum(-1).mean(),
+        "kl": sampled_kl(joint),
+    }
     if config.diagnostics:
-        metrics |= {"kl_by_dimension": sampled_kl(log_ratio), **head.statistics(params)}
-    return Losses(surrogate, for_log_ratio, critic, for_value, entropy), metrics
+        metrics |= {"kl_by_dimension": sampled_kl(log_ratio), **head.statistics(entropy)}
+    return metrics
 
 
 def total_loss(
@@ -307,10 +317,15 @@ def total_loss(
 ) -> tuple[Tensor, Metrics]:
     """What one minibatch step descends on, for autograd; advantages are taken as they are."""
     observation = policy.encode(minibatch.observation)
-    params, value = policy.params(observation), policy.value(observation)
-    losses, metrics = measure(policy.head, params, value, minibatch, policy_loss, config)
-    loss = losses.surrogate + config.value_coef * losses.critic - config.entropy_coef * losses.entropy
-    return loss, metrics
+    params = policy.params(observation)
+    seen = {
+        "log_ratio": policy.head.log_prob(params, minibatch.choice) - minibatch.log_prob,
+        "value": policy.value(observation),
+        "entropy": policy.head.entropy(params),
+    }
+    metrics = report(policy.head, seen, minibatch, policy_loss, config)
+    loss = metrics["policy_loss"] + config.value_coef * metrics["value_loss"]
+    return loss - config.entropy_coef * metrics["entropy"], metrics
 
 
 @torch.no_grad()

@@ -180,7 +180,8 @@ def policy_gradient(policy: Policy, minibatch: Batch, normalize_advantages: bool
     # At r = 1 the gradient of r is that of log pi.
     surrogate = (policy.head.log_prob(params, minibatch.choice).sum(-1) * advantages).mean()
     gradients = torch.autograd.grad(surrogate, [*policy.head.parameters(), *policy.actor.parameters()])
-    metrics = {"entropy": policy.head.entropy(params.detach()).sum(-1).mean(), **policy.head.statistics(params)}
+    entropy = policy.head.entropy(params.detach())
+    metrics = {"entropy": entropy.sum(-1).mean(), **policy.head.statistics(entropy)}
     return torch.cat([gradient.flatten() for gradient in gradients]), metrics
 
 

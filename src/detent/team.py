@@ -85,6 +85,8 @@ class Team:
             # Stopping is the first process's business; this one goes when it is gone.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            # OpenMP's threads do not survive a fork; waiting for them would be for ever.
+            torch.set_num_threads(1)
             self.rank, self._pids = rank, {}
             self._keep_links(pairs)
             while True:

@@ -11,11 +11,15 @@ WAIT_POLICY = {"OMP_WAIT_POLICY": "PASSIVE"}
 several times slower than one."""
 
 
-def usable_cores() -> int:
-    """Cores this process may run on."""
+def core_numbers() -> list[int]:
+    """Of the cores this process may run on."""
     if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def usable_cores() -> int:
+    return len(core_numbers())
 
 
 def prepare_threads() -> None:

@@ -12,10 +12,10 @@ from torch.autograd import forward_ad
 from torch.func import functional_call
 
 from detent.backprop import written_out
-from detent.config import Config
+from detent.config import Config, UpdateConfig
 from detent.diagnostics import GradientSpread
-from detent.objectives import Batch, Metrics, normalized_advantages, value_loss
-from detent.optimize import FlatAdam, attach, attach_gradient, descend, views
+from detent.objectives import Batch, Metrics, normalized_advantages, value_gradient, value_loss
+from detent.optimize import FlatAdam, Seen, attach, attach_gradient, descend, views
 from detent.policy import Policy
 from detent.spaces import Observation
 from detent.team import Team
@@ -87,6 +87,24 @@ class ActorFunction(nn.Module):
         torch.autograd.backward(params, weight * image)
 
 
+class Regression:
+    """What the critic descends on."""
+
+    def __init__(self, policy: Policy, config: UpdateConfig) -> None:
+        self._policy, self._clip = policy, config.value_clip
+        self._critic = written_out(policy.critic)
+
+    @torch.no_grad()
+    def differentiate(self, minibatch: Batch, scale: float) -> Seen:
+        value = self._critic.forward(self._policy.features(minibatch.observation)).squeeze(-1)
+        gradient = value_gradient(value, minibatch.value, minibatch.returns, self._clip)
+        self._critic.backward((scale * gradient).unsqueeze(-1))
+        return {"value": value}
+
+    def report(self, seen: Seen, batch: Batch) -> Metrics:
+        return {"value_loss": value_loss(seen["value"], batch.value, batch.returns, self._clip)}
+
+
 @dataclass(frozen=True)
 class Measure:
     """What a candidate is judged by, on the whole batch."""
@@ -108,7 +126,7 @@ class TrustRegion:
         self._policy, self._config, self._update = policy, config.trpo, config.update
         self.actor = ActorFunction(policy)
         self.critic = FlatAdam(policy.critic, config.update)
-        self._critic_passes = written_out(policy.critic)
+        self.regression = Regression(policy, config.update)
         # The actor's own parameters come first, those of a shared encoder after them.
         self._watched = self.actor.gradient[: policy.num_actor_parameters]
 
@@ -118,7 +136,7 @@ class TrustRegion:
         advantages = normalized_advantages(batch.advantages) if self._update.normalize_advantages else batch.advantages
         metrics = self._step(batch, advantages)
         self.critic.learning_rate = learning_rate
-        critic = descend(self.critic, self._encoded(batch), self._differentiate_critic, self._update, generator)
+        critic = descend(self.critic, self._encoded(batch), self.regression, self._update, generator)
         return metrics | {"critic_grad_norm": critic.pop("grad_norm"), **critic}
 
     @torch.no_grad()
@@ -128,13 +146,6 @@ class TrustRegion:
             return batch
         pieces = [self._policy.encode(chunk.observation) for chunk, _ in self._chunks(batch, batch.advantages)]
         return replace(batch, observation={key: torch.cat([piece[key] for piece in pieces]) for key in pieces[0]})
-
-    @torch.no_grad()
-    def _differentiate_critic(self, minibatch: Batch, weight: float) -> Metrics:
-        value = self._critic_passes.forward(self._policy.features(minibatch.observation)).squeeze(-1)
-        loss, gradient = value_loss(value, minibatch.value, minibatch.returns, self._update.value_clip)
-        self._critic_passes.backward((weight * gradient).unsqueeze(-1))
-        return {"value_loss": loss}
 
     def _step(self, batch: Batch, advantages: Tensor) -> dict[str, float]:
         """Move the actor along the natural gradient; where no length will do, not at all."""
@@ -177,7 +188,7 @@ class TrustRegion:
                 surrogate += gain.detach() * size / len(batch)
             total.add_(self.actor.gradient, alpha=size / len(batch))
             if spread is not None:
-                spread.add(self._watched, torch.linalg.vector_norm(self._watched))
+                spread.add(self._watched, self._watched.dot(self._watched))
         if spread is not None:
             spread.end_epoch()
         return total, surrogate.item()
@@ -222,7 +233,8 @@ class TrustRegion:
             surrogate += share * (self._ratio(params, chunk) * chunk_advantages).mean()
             chunk_kl = share * head.kl(self.actor.at(old, chunk.observation), params).mean(0)
             kl = chunk_kl if kl is None else kl + chunk_kl
-            for name, value in {"entropy": head.entropy(params).sum(-1).mean(), **head.statistics(params)}.items():
+            entropy = head.entropy(params)
+            for name, value in {"entropy": entropy.sum(-1).mean(), **head.statistics(entropy)}.items():
                 weighted[name] = weighted.get(name, 0) + share * value
         assert kl is not None
         metrics = weighted | ({"kl_by_dimension": kl} if self._update.diagnostics else {})

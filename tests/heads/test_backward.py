@@ -32,7 +32,10 @@ def test_the_gradient_of_weighted_log_probabilities_is_autograds(settings: dict[
         # What was there before must not matter.
         parameter.grad = torch.full_like(parameter, 7.0)
     with torch.no_grad():
-        gradient = head.log_prob_backward(outputs, params, choice, weights)
+        likelihood = head.likelihood(outputs, choice)
+        torch.testing.assert_close(likelihood.log_prob, head.log_prob(params, choice), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(likelihood.entropy, head.entropy(params), rtol=1e-10, atol=1e-12)
+        gradient = likelihood.backward(weights)
     torch.testing.assert_close(gradient, expected, rtol=1e-10, atol=1e-12)
     for parameter, own_gradient in zip(head.parameters(), own, strict=True):
         torch.testing.assert_close(parameter.grad, own_gradient, rtol=1e-10, atol=1e-12)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from detent.config import Config, PPOConfig
-from detent.objectives import make_policy_loss, ppo_loss
+from detent.objectives import PPOLoss, make_policy_loss
 
 # Clip 0.2:  min(r A, clip(r, 0.8, 1.2) A), and its derivative by log r, which is r A where r A is the smaller one.
 #    r     A     r A   clipped A   min   derivative
@@ -29,7 +29,9 @@ def test_loss_and_gradient_on_either_side_of_the_clip(
 ) -> None:
     log_ratio = torch.tensor([math.log(ratio)], dtype=torch.float64, requires_grad=True)
     advantages = torch.tensor([advantage], dtype=torch.float64)
-    loss, closed_form, metrics = ppo_loss(PPOConfig(clip=0.2))(log_ratio, advantages)
+    policy_loss = PPOLoss(PPOConfig(clip=0.2))
+    loss, metrics = policy_loss(log_ratio, advantages)
+    closed_form = policy_loss.gradient(log_ratio.detach(), advantages)
     assert loss.item() == pytest.approx(-surrogate, rel=1e-12)
     (gradient,) = torch.autograd.grad(loss, log_ratio)
     torch.testing.assert_close(closed_form, gradient, rtol=1e-12, atol=0.0)
@@ -40,12 +42,14 @@ def test_loss_and_gradient_on_either_side_of_the_clip(
 def test_loss_is_the_mean_over_transitions() -> None:
     ratios, advantages, surrogates, derivatives = (np.array(column) for column in zip(*CASES, strict=True))
     log_ratio = torch.from_numpy(np.log(ratios)).requires_grad_()
-    loss, closed_form, metrics = ppo_loss(PPOConfig(clip=0.2))(log_ratio, torch.from_numpy(advantages))
+    policy_loss = PPOLoss(PPOConfig(clip=0.2))
+    loss, metrics = policy_loss(log_ratio, torch.from_numpy(advantages))
+    closed_form = policy_loss.gradient(log_ratio.detach(), torch.from_numpy(advantages))
     # -(2.4 - 3 + 1 - 1.6 + 2.2 - 2.2 + 1.8 - 1.8) / 8 = 1.2 / 8
     assert loss.item() == pytest.approx(0.15, rel=1e-12)
     assert loss.item() == pytest.approx(-surrogates.mean(), rel=1e-12)
     (gradient,) = torch.autograd.grad(loss, log_ratio)
-    torch.testing.assert_close(closed_form, gradient, rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(closed_form / 8, gradient, rtol=1e-12, atol=0.0)
     np.testing.assert_allclose(gradient, -derivatives / 8, rtol=1e-12)
     assert metrics["clip_fraction"].item() == 0.5
     assert not metrics["clip_fraction"].requires_grad
@@ -54,14 +58,15 @@ def test_loss_is_the_mean_over_transitions() -> None:
 def test_at_ratio_1_the_gradient_is_the_policy_gradient() -> None:
     advantages = torch.tensor([3.0, -1.0, 0.5], dtype=torch.float64)
     log_ratio = torch.zeros(3, dtype=torch.float64, requires_grad=True)
-    loss, closed_form, metrics = ppo_loss(PPOConfig())(log_ratio, advantages)
+    loss, metrics = PPOLoss(PPOConfig())(log_ratio, advantages)
+    closed_form = PPOLoss(PPOConfig()).gradient(log_ratio.detach(), advantages)
     (gradient,) = torch.autograd.grad(loss, log_ratio)
-    torch.testing.assert_close(closed_form, gradient, rtol=1e-12, atol=0.0)
+    torch.testing.assert_close(closed_form / 3, gradient, rtol=1e-12, atol=0.0)
     np.testing.assert_allclose(gradient, -advantages / 3, rtol=1e-12)
     assert metrics["clip_fraction"].item() == 0
 
 
 def test_the_configured_clip_is_used() -> None:
     loss = make_policy_loss(Config(ppo=PPOConfig(clip=0.05)))
-    value, _, _ = loss(torch.tensor([0.5], dtype=torch.float64), torch.tensor([1.0], dtype=torch.float64))
+    value, _ = loss(torch.tensor([0.5], dtype=torch.float64), torch.tensor([1.0], dtype=torch.float64))
     assert value.item() == pytest.approx(-1.05, rel=1e-12)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from detent.config import Config
 from detent.envs import make_envs, probe
+from detent.envs.envpool import first_core
 from detent.policy import Policy
 from detent.spaces import EnvSpec
 from detent.team import Team, shared_zeros, supported
@@ -157,11 +158,13 @@ def simulator(config: Config, spec: EnvSpec) -> Callable[[], object]:
     if config.env.backend == "envpool":
         import envpool
 
+        threads = min(config.threads, config.env.num_envs)
         pool: Any = envpool.make(
             config.task,
             env_type="gymnasium",
             num_envs=config.env.num_envs,
-            num_threads=min(config.threads, config.env.num_envs),
+            num_threads=threads,
+            thread_affinity_offset=first_core(threads),
             post_constraint=True,
             **config.env.kwargs,
         )

@@ -15,6 +15,7 @@ from torch import Tensor
 from detent.config import ConfigError, EnvConfig
 from detent.envs.base import Episode, Step
 from detent.spaces import EnvSpec, Observation, action_spec, observation_spec
+from detent.threads import core_numbers
 
 # EnvPool lists more than 1600 ids; these were compared with Gymnasium's tasks of the same name, step by step.
 _NAMES = (
@@ -85,6 +86,16 @@ def _refusals_named(task: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
         raise ConfigError(f"EnvPool cannot make {task} with env.kwargs {dict(kwargs)}: {error}") from error
 
 
+def first_core(threads: int) -> int:
+    """The core that EnvPool pins its first thread to, the others to those that follow; -1 to leave them unpinned.
+
+    Threads that sleep between steps tend to wake up on one core together. Where they are as many as the cores that
+    this process may use, each gets a core of its own; where they are fewer, the others may be for other runs.
+    """
+    cores = core_numbers()
+    return cores[0] if cores == list(range(cores[0], cores[0] + threads)) else -1
+
+
 class EnvPoolEnvs:
     """`num_envs` environments of one EnvPool behind Detent's VectorEnv."""
 
@@ -115,6 +126,7 @@ class EnvPoolEnvs:
                 env_type="gymnasium",
                 num_envs=self.num_envs,
                 num_threads=self._threads,
+                thread_affinity_offset=first_core(self._threads),
                 seed=seeds,
                 **arguments,
             )

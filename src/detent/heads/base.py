@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor, nn
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """What an update asks of a distribution about the choices that were made."""
+
+    log_prob: Tensor
+    """`[B, m]`."""
+    entropy: Tensor
+    """`[B, m]`."""
+    backward: Callable[[Tensor], Tensor]
+    """From `weights` `[B]` to the gradient of sum(weights * log_prob) in the network's outputs, to be called once; that
+    in the head's own parameters is written to their `grad`."""
 
 
 class Head(nn.Module, ABC):
@@ -34,20 +49,22 @@ class Head(nn.Module, ABC):
     def log_prob(self, params: Tensor, choice: Tensor) -> Tensor:
         """Log-probability (or log-density) of each dimension's choice `[B, m]`."""
 
-    def log_prob_backward(self, outputs: Tensor, params: Tensor, choice: Tensor, weights: Tensor) -> Tensor:
-        """Gradient of sum(weights * log_prob) in the network's `outputs` `[B, num_outputs]`, whose `params` are given.
-
-        `weights` is `[B]`; the gradient in the head's own parameters is written to their `grad`. A closed form is
-        faster than this.
-        """
+    def likelihood(self, outputs: Tensor, choice: Tensor) -> Likelihood:
+        """`log_prob` and `entropy` from the network's outputs, with the way back; a closed form is faster than this."""
         with torch.enable_grad():
             leaf = outputs.detach().requires_grad_()
-            total = (weights[:, None] * self.log_prob(self(leaf), choice)).sum()
-        gradient, *own = torch.autograd.grad(total, [leaf, *self.parameters()])
-        for parameter, own_gradient in zip(self.parameters(), own, strict=True):
-            assert parameter.grad is not None
-            parameter.grad.copy_(own_gradient)
-        return gradient
+            params = self(leaf)
+            log_prob = self.log_prob(params, choice)
+
+        def backward(weights: Tensor) -> Tensor:
+            weights = weights[:, None].expand_as(log_prob)
+            gradient, *own = torch.autograd.grad(log_prob, [leaf, *self.parameters()], weights)
+            for parameter, own_gradient in zip(self.parameters(), own, strict=True):
+                assert parameter.grad is not None
+                parameter.grad.copy_(own_gradient)
+            return gradient
+
+        return Likelihood(log_prob.detach(), self.entropy(params.detach()), backward)
 
     @abstractmethod
     def entropy(self, params: Tensor) -> Tensor:
@@ -61,8 +78,8 @@ class Head(nn.Module, ABC):
     def fisher_product(self, params: Tensor, tangent: Tensor) -> Tensor:
         """The Fisher matrix of each state's distribution times `tangent`, a change of its `params`, `[B, m, P]`."""
 
-    def statistics(self, params: Tensor) -> dict[str, Tensor]:
-        """Further numbers worth logging, besides the entropy."""
+    def statistics(self, entropy: Tensor) -> dict[str, Tensor]:
+        """Further numbers worth logging that the entropy `[B, m]` tells."""
         return {}
 
     @abstractmethod

@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from detent.config import HeadConfig
-from detent.heads.base import Head
+from detent.heads.base import Head, Likelihood
 from detent.spaces import ActionSpec
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
@@ -54,8 +54,8 @@ class DiagonalGaussian(Head):
         mean, log_std = tangent.unbind(-1)
         return torch.stack([mean * (-2 * params[..., 1]).exp(), 2 * log_std], dim=-1)
 
-    def statistics(self, params: Tensor) -> dict[str, Tensor]:
-        return {"std": params[..., 1].detach().exp().mean()}
+    def statistics(self, entropy: Tensor) -> dict[str, Tensor]:
+        return {"std": (entropy.detach() - 0.5 - _HALF_LOG_TWO_PI).exp().mean()}
 
     def to_action(self, choice: Tensor) -> Tensor:
         return choice.clamp(self.low, self.high)
@@ -85,12 +85,19 @@ class GaussianHead(DiagonalGaussian):
             mean = (self.high + self.low) / 2 + (self.high - self.low) / 2 * mean.tanh()
         return torch.stack([mean, log_std], dim=-1)
 
-    def log_prob_backward(self, outputs: Tensor, params: Tensor, choice: Tensor, weights: Tensor) -> Tensor:
-        if self._squash or self.log_std is None:
-            return super().log_prob_backward(outputs, params, choice, weights)
-        # The gradient of a weighted squared error: w z / sigma in the mean, w (z^2 - 1) in log sigma.
-        weights, precision = weights[:, None], (-self.log_std).exp()
-        z = (choice - params[..., 0]) * precision
-        weighted = weights * z
-        torch.sum(weighted * z - weights, 0, out=self.log_std.grad)
-        return weighted * precision
+    def likelihood(self, outputs: Tensor, choice: Tensor) -> Likelihood:
+        log_std = self.log_std
+        if self._squash or log_std is None:
+            return super().likelihood(outputs, choice)
+        precision = (-log_std).exp()
+        z = (choice - outputs) * precision
+
+        def backward(weights: Tensor) -> Tensor:
+            # The gradient of a weighted squared error: w z / sigma in the mean, w (z^2 - 1) in log sigma.
+            weights = weights[:, None]
+            weighted = weights * z
+            torch.sum(weighted * z - weights, 0, out=log_std.grad)
+            return weighted * precision
+
+        log_prob = torch.addcmul(-log_std - _HALF_LOG_TWO_PI, z, z, value=-0.5)
+        return Likelihood(log_prob, (log_std + 0.5 + _HALF_LOG_TWO_PI).expand_as(z), backward)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from detent.config import Config
+from detent.objectives.base import Metrics, PolicyLoss
 from detent.objectives.batch import Batch, normalized_advantages
-from detent.objectives.ppo import Metrics, PolicyLoss, ppo_loss
-from detent.objectives.spo import spo_loss
-from detent.objectives.value import value_loss
+from detent.objectives.ppo import PPOLoss
+from detent.objectives.spo import SPOLoss
+from detent.objectives.value import value_gradient, value_loss
 
 
 def make_policy_loss(config: Config) -> PolicyLoss:
-    return {"ppo": ppo_loss(config.ppo), "spo": spo_loss(config.spo)}[config.algo]
+    losses: dict[str, PolicyLoss] = {"ppo": PPOLoss(config.ppo), "spo": SPOLoss(config.spo)}
+    return losses[config.algo]
 
 
 __all__ = [
     "Batch",
     "Metrics",
+    "PPOLoss",
     "PolicyLoss",
+    "SPOLoss",
     "make_policy_loss",
     "normalized_advantages",
-    "ppo_loss",
-    "spo_loss",
+    "value_gradient",
     "value_loss",
 ]

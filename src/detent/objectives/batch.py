@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,28 +30,29 @@ class Batch:
     def tensors(self) -> list[Tensor]:
         return [*self.observation.values(), self.choice, self.log_prob, self.value, self.advantages, self.returns]
 
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Batch:
+        """The same with other tensors, in the order of `tensors`."""
+        count = len(self.observation)
+        return Batch(dict(zip(self.observation, tensors[:count], strict=True)), *tensors[count:])
+
     def minibatches(self, order: Tensor, size: int) -> Iterator[Batch]:
         """The transitions of the indices `order`, `size` of them at a time."""
-        if "rgb" in self.observation:
-            # A second copy of all images would double the memory of an update.
-            yield from (self.select(rows) for rows in order.split(size))
-        else:
-            shuffled = self.select(order)
-            yield from (shuffled.select(slice(start, start + size)) for start in range(0, len(order), size))
+        yield from map(self.with_tensors, zip(*(_pieces(each, order, size) for each in self.tensors()), strict=True))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Batch:
         """The same with `function` of every tensor."""
-        return Batch(
-            {key: function(value) for key, value in self.observation.items()},
-            function(self.choice),
-            function(self.log_prob),
-            function(self.value),
-            function(self.advantages),
-            function(self.returns),
-        )
+        return self.with_tensors([function(tensor) for tensor in self.tensors()])
 
     def select(self, index: Tensor | slice) -> Batch:
         return self.map(lambda tensor: tensor[index])
+
+
+def _pieces(tensor: Tensor, order: Tensor, size: int) -> Iterable[Tensor]:
+    if tensor.dim() > 2:
+        # Images, one minibatch of them at a time: a second copy of all would double the memory of an update.
+        return (tensor[rows] for rows in order.split(size))
+    pieces: tuple[Tensor, ...] = tensor[order].split(size)
+    return pieces
 
 
 def normalized_advantages(advantages: Tensor) -> Tensor:
