@@ -40,6 +40,15 @@ class Objective(Protocol):
         ...
 
 
+class Compiled:
+    """The same objective, differentiated by code that torch.compile makes at the first minibatch of each shape."""
+
+    def __init__(self, objective: Objective) -> None:
+        # Compiled in the process itself: threads that compile would not survive the fork of a team.
+        self.differentiate = torch.compile(objective.differentiate, dynamic=False, options={"compile_threads": 1})
+        self.report = objective.report
+
+
 class FlatAdam:
     """Adam on one flat parameter, of which the module's parameters become views.
 
@@ -156,6 +165,7 @@ class FirstOrder:
         self.optimizer = FlatAdam(policy, config, policy.num_actor_parameters, self._team)
         images = policy.encoder.has_images
         self._actor, self._critic = written_out(policy.actor, images), written_out(policy.critic, images)
+        self._objective: Objective = Compiled(self) if config.compile else self
         self._shared: Batch | None = None
         self._order = torch.empty(0)
         self._learning_rate = shared_zeros((1,), torch.float64)
@@ -163,7 +173,7 @@ class FirstOrder:
     def update(self, batch: Batch, learning_rate: float, generator: Generator) -> dict[str, float]:
         if self._team.size == 1:
             self.optimizer.learning_rate = learning_rate
-            return descend(self.optimizer, batch, self, self._config, generator)
+            return descend(self.optimizer, batch, self._objective, self._config, generator)
         if self._shared is None:
             self._shared = batch.map(lambda tensor: shared_zeros(tensor.shape, tensor.dtype))
             self._order = shared_zeros((len(batch),), torch.int64)
@@ -179,7 +189,7 @@ class FirstOrder:
         assert self._shared is not None
         self.optimizer.bind()
         self.optimizer.learning_rate = self._learning_rate.item()
-        return descend(self.optimizer, self._shared, self, self._config, generator, self._order)
+        return descend(self.optimizer, self._shared, self._objective, self._config, generator, self._order)
 
     @torch.no_grad()
     def differentiate(self, minibatch: Batch, scale: float) -> Seen:
@@ -308,8 +318,13 @@ def report(head: Head, seen: Seen, batch: Batch, policy_loss: PolicyLoss, config
         "kl": sampled_kl(joint),
     }
     if config.diagnostics:
-        metrics |= {"kl_by_dimension": sampled_kl(log_ratio), **head.statistics(entropy)}
+        metrics |= by_dimension(head, seen)
     return metrics
+
+
+def by_dimension(head: Head, seen: Seen) -> Metrics:
+    """What is measured for diagnosis only, besides the gradients."""
+    return {"kl_by_dimension": sampled_kl(seen["log_ratio"]), **head.statistics(seen["entropy"])}
 
 
 def total_loss(

@@ -6,6 +6,7 @@ import dataclasses
 import importlib.util
 import os
 import platform
+import shutil
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,6 +123,7 @@ def resolve(config: Config) -> Config:
     spec = probe(config.task, config.env)
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("tensorboard is not installed: pip install tensorboard")
+    require_compilable(config, spec, device)
     episode = spec.max_episode_steps or 1000
     twentieth, third = -(-config.steps // 20), -(-config.steps // 3)
     threads = config.threads or usable_cores()
@@ -163,6 +165,19 @@ def update_processes(config: Config, spec: EnvSpec, device: str, threads: int) -
     if asked > 1 and impossible:
         raise ConfigError(f"update.processes is {asked}, but {impossible}")
     return asked or (1 if impossible else max(1, min(threads, rows // LEAST_ROWS)))
+
+
+def require_compilable(config: Config, spec: EnvSpec, device: str) -> None:
+    """Refuse torch.compile where it cannot work."""
+    impossible = None
+    if config.algo not in ("ppo", "spo"):
+        impossible = f"it is for the minibatch updates of ppo and spo, not for {config.algo}"
+    elif spec.observation.image:
+        impossible = "updates on images are not compiled"
+    elif device == "cpu" and not any(map(shutil.which, ("g++", "clang++"))):
+        impossible = "there is no C++ compiler (g++ or clang++)"
+    if config.update.compile and impossible:
+        raise ConfigError(f"update.compile cannot be had: {impossible}")
 
 
 def require_device(device: str) -> None:

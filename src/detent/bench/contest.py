@@ -1,139 +1,23 @@
-"""Contenders take turns: only one works at a time, and each round measures all of them."""
+"""What is measured: Detent beside its peer and the machine's limit, in company, and for the rows of a table."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from detent.bench.slices import Spread, ratios, slice_of, spread, steps_per_second, whole_iteration
-from detent.config import Config, to_dict
+from detent.bench.limit import flops_of
+from detent.bench.slices import Spread, ratios, spread, steps_per_second, whole_iteration
+from detent.bench.turns import Worker, started, take_turns, warm_up
+from detent.config import Config
 from detent.presets import table
-from detent.threads import WAIT_POLICY
-
-LEAST_SECONDS = 1.0
-"""How long a contender works in its turn, at least."""
 
 Report = dict[str, Any]
 Say = Callable[[str], None]
-
-
-class Worker:
-    """A contender in its own process (`detent.bench.worker`), doing slices of `config`."""
-
-    def __init__(self, kind: str, config: Config, full: bool = False) -> None:
-        self.config = config
-        self.sliced = config if full else slice_of(config)
-        self._what = f"{kind} on {config.task}"
-        # Somewhere else, because MuJoCo leaves its log where it runs; a task of the user's own is still found.
-        self._place = tempfile.TemporaryDirectory()
-        self._words = Path(self._place.name) / "words"
-        environment = {name: value for name, value in os.environ.items() if name not in WAIT_POLICY}
-        environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
-        with self._words.open("w") as words:
-            # Without our wait policy: everybody gets the thread settings of their own users.
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "detent.bench.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=words,
-                text=True,
-                env=environment,
-                cwd=self._place.name,
-            )
-        self._slices = 1
-        self._write(json.dumps({"kind": kind, "config": to_dict(self.sliced)}))
-
-    def ask(self) -> None:
-        """Begin a turn."""
-        self._write(str(self._slices))
-
-    def answer(self) -> dict[str, float]:
-        """Wait for the end of the turn; mean seconds of a slice by part."""
-        line = _pipe(self._process.stdout).readline()
-        if not line:
-            self._process.wait()
-            last = (self._words.read_text().strip().splitlines() or ["it said nothing"])[-1]
-            raise RuntimeError(f"measuring {self._what} failed: {last}")
-        parts: dict[str, float] = json.loads(line)
-        return parts
-
-    def warm_up(self) -> None:
-        """One slice that does not count; it tells how many make a turn."""
-        self.ask()
-        self._slices = max(1, round(LEAST_SECONDS / sum(self.answer().values())))
-
-    def measure(self) -> dict[str, float]:
-        """The seconds of a whole iteration by part."""
-        self.ask()
-        return whole_iteration(self.answer(), self.sliced, self.config)
-
-    def speed(self) -> float:
-        return steps_per_second(self.measure(), self.config)
-
-    def dismiss(self) -> None:
-        """Nothing more is asked for; the process ends."""
-        with contextlib.suppress(BrokenPipeError):
-            _pipe(self._process.stdin).close()
-
-    def close(self) -> None:
-        self.dismiss()
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._place.cleanup()
-
-    def _write(self, line: str) -> None:
-        # A process that is gone is noticed, with its words, when it does not answer.
-        with contextlib.suppress(BrokenPipeError):
-            _pipe(self._process.stdin).write(line + "\n")
-            _pipe(self._process.stdin).flush()
-
-
-def _pipe(pipe: IO[str] | None) -> IO[str]:
-    assert pipe is not None
-    return pipe
-
-
-@contextlib.contextmanager
-def started(wanted: Mapping[str, tuple[str, Config]], full: bool) -> Iterator[dict[str, Worker]]:
-    """Workers by name; `wanted` are their kinds and configurations."""
-    workers: dict[str, Worker] = {}
-    try:
-        for name, (kind, config) in wanted.items():
-            workers[name] = Worker(kind, config, full)
-        yield workers
-    finally:
-        for worker in workers.values():
-            worker.dismiss()
-        for worker in workers.values():
-            worker.close()
-
-
-def warm_up(workers: Mapping[str, Worker]) -> None:
-    for worker in workers.values():
-        worker.warm_up()
-
-
-def take_turns(workers: Mapping[str, Worker], repeats: int) -> dict[str, list[dict[str, float]]]:
-    """Seconds of a whole iteration by part, for every contender and round; every other round goes backwards."""
-    warm_up(workers)
-    measured: dict[str, list[dict[str, float]]] = {name: [] for name in workers}
-    names = list(workers)
-    for i in range(repeats):
-        for name in names if i % 2 == 0 else reversed(names):
-            measured[name].append(workers[name].measure())
-    return measured
 
 
 def peer_missing(config: Config) -> str | None:
@@ -145,10 +29,11 @@ def peer_missing(config: Config) -> str | None:
     return None
 
 
-def run_case(config: Config, repeats: int, full: bool) -> Report:
-    """Detent, peer and limit on one configuration, which must be resolved."""
-    quiet = replace(config, update=replace(config.update, diagnostics=False))
-    wanted = {"detent": ("detent", config), "without diagnostics": ("detent", quiet), "limit": ("limit", config)}
+def run_case(config: Config, repeats: int, full: bool, compiled: bool = False) -> Report:
+    """Detent, peer and limit on one configuration, which must be resolved; with `compiled`, Detent also compiled."""
+    wanted = {"detent": ("detent", config), "limit": ("limit", config)}
+    if compiled:
+        wanted["compiled"] = ("detent", replace(config, update=replace(config.update, compile=True)))
     missing = peer_missing(config)
     if missing is None:
         wanted["sb3"] = ("sb3", config)
@@ -165,8 +50,9 @@ def run_case(config: Config, repeats: int, full: bool) -> Report:
         "steps_per_second": {name: speed.as_dict() for name, speed in speeds.items()},
         "times_sb3": ratios(speeds["detent"], speeds["sb3"]).as_dict() if "sb3" in speeds else None,
         "share_of_limit": ratios(speeds["detent"], speeds["limit"]).as_dict(),
-        "diagnostics_cost": diagnostics_cost(speeds["detent"], speeds["without diagnostics"]).as_dict(),
-        "split": split(measured["detent"], measured["without diagnostics"]),
+        "compiled_gain": ratios(speeds["compiled"], speeds["detent"]).as_dict() if compiled else None,
+        "diagnostics_cost": diagnostics_cost(measured["detent"]).as_dict(),
+        "split": split(measured["detent"]),
         "limit": limit_report(config, measured["limit"]),
         "peak_memory_bytes": memory,
         "note": missing,
@@ -189,27 +75,19 @@ def about(config: Config, sliced: Config, full: bool) -> Report:
     }
 
 
-def diagnostics_cost(with_them: Spread, without: Spread) -> Spread:
-    """The share of time that the diagnostics add, by rounds."""
-    return spread([quotient - 1 for quotient in ratios(without, with_them).rounds])
+def diagnostics_cost(rounds: Sequence[Mapping[str, float]]) -> Spread:
+    """What the gradient diagnostics add to the time of everything else, by rounds."""
+    return spread([parts["diagnostics"] / (sum(parts.values()) - parts["diagnostics"]) for parts in rounds])
 
 
-def split(with_diagnostics: Sequence[Mapping[str, float]], without: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Shares of an iteration's time, by medians over rounds; what diagnostics cost is a part of its own.
-
-    The other parts are those of the run without diagnostics, so all of them add up to the run with them.
-    """
-    parts = {name: spread([iteration[name] for iteration in without]).median for name in without[0]}
-    base = spread([sum(iteration.values()) for iteration in without])
-    total = spread([sum(iteration.values()) for iteration in with_diagnostics])
-    parts["diagnostics"] = sum(parts.values()) * (ratios(total, base).median - 1)
+def split(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Shares of an iteration's time, by medians over rounds."""
+    parts = {name: spread([iteration[name] for iteration in rounds]).median for name in rounds[0]}
     return {name: seconds / sum(parts.values()) for name, seconds in parts.items()}
 
 
 def limit_report(config: Config, rounds: Sequence[Mapping[str, float]]) -> Report:
     """What the limit is made of: seconds of an iteration by part, and the rates they come from."""
-    from detent.bench.limit import flops_of
-
     seconds = {name: spread([iteration[name] for iteration in rounds]) for name in rounds[0]}
     flops = flops_of(config)
     return {

@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
-from detent import session
+from detent import optimize, session
 from detent.bench.worker import Requests
 from detent.config import CheckpointConfig, Config, EvalConfig
+from detent.diagnostics import GradientSpread
 from detent.optimize import FlatAdam
 from detent.trainer import Row
 
@@ -38,11 +39,6 @@ class Stopwatch:
 
         return timed
 
-    def take(self) -> float:
-        """The seconds so far; begins again at zero."""
-        taken, self.seconds = self.seconds, 0.0
-        return taken
-
 
 def train_in_slices(config: Config, requests: Requests, with_memory: bool) -> None:
     """A real run that never ends by itself; an iteration is a slice."""
@@ -53,8 +49,12 @@ def train_in_slices(config: Config, requests: Requests, with_memory: bool) -> No
         eval=EvalConfig(interval=_NEVER, episodes=1, num_envs=1),
         checkpoint=CheckpointConfig(interval=_NEVER),
     )
-    optimizer = Stopwatch()
-    instrument(FlatAdam, "step", optimizer)
+    step, in_step, beside_step = Stopwatch(), Stopwatch(), Stopwatch()
+    instrument(FlatAdam, "step", step)
+    # What only runs because of update.diagnostics.
+    instrument(GradientSpread, "add", in_step)
+    for owner, name in ((GradientSpread, "end_epoch"), (GradientSpread, "metrics"), (optimize, "by_dimension")):
+        instrument(owner, name, beside_step)
     memory = PeakMemory() if with_memory else None
     started = 0.0
 
@@ -67,22 +67,24 @@ def train_in_slices(config: Config, requests: Requests, with_memory: bool) -> No
                 going_on = requests.report({"bytes": memory.peak()})
         else:
             parts = {part: row[f"time/{part}"] for part in ("simulate", "act", "prepare")}
-            parts["optimizer"] = optimizer.seconds
-            parts["forward and backward"] = row["time/update"] - optimizer.seconds
+            parts["optimizer"] = step.seconds - in_step.seconds
+            parts["forward and backward"] = row["time/update"] - step.seconds - beside_step.seconds
+            parts["diagnostics"] = in_step.seconds + beside_step.seconds
             parts["other"] = time.perf_counter() - started - sum(parts.values())
             going_on = requests.report(parts)
         if not going_on:
             # At once: nobody wants the checkpoint that a run stopped on request would leave.
             raise SystemExit(0)
-        optimizer.take()
+        for stopwatch in (step, in_step, beside_step):
+            stopwatch.seconds = 0.0
         started = time.perf_counter()
 
     with tempfile.TemporaryDirectory() as directory:
         session.train(config, out=Path(directory) / "run", on_iteration=after_iteration)
 
 
-def instrument(owner: type[Any], name: str, stopwatch: Stopwatch) -> None:
-    """Time a method of every object of a class; a call is late by a microsecond."""
+def instrument(owner: object, name: str, stopwatch: Stopwatch) -> None:
+    """Time a method of every object of a class, or a function of a module; a call is late by a microsecond."""
     setattr(owner, name, stopwatch.around(getattr(owner, name)))
 
 

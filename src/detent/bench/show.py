@@ -58,13 +58,12 @@ def print_case(case: Mapping[str, Any], console: Console) -> None:
     if case["times_sb3"]:
         rows.add_row("Stable-Baselines3", shown(speeds["sb3"], ".0f"), shown(case["times_sb3"], ".2f") + " times")
     rows.add_row("the machine's limit", shown(speeds["limit"], ".0f"), shown(case["share_of_limit"], ".2f") + " of it")
-    rows.add_row(
-        "Detent without diagnostics",
-        shown(speeds["without diagnostics"], ".0f"),
-        f"diagnostics cost {shown(case['diagnostics_cost'], '.1%')}",
-    )
+    if case["compiled_gain"]:
+        gain = shown(case["compiled_gain"], ".2f") + " times Detent"
+        rows.add_row("Detent, --update.compile", shown(speeds["compiled"], ".0f"), gain)
     console.print(rows)
     console.print("time: " + ", ".join(f"{part} {case['split'][part]:.1%}" for part in PARTS))
+    console.print(f"diagnostics add {shown(case['diagnostics_cost'], '.1%')} to the rest")
     limit = case["limit"]
     rates = limit["gflops_per_second"]
     console.print(

@@ -12,7 +12,7 @@ SLICE_STEPS = 128
 """Steps per environment that a slice collects, at least."""
 SLICE_UPDATES = 32
 """Minibatch updates in a slice, at least."""
-UPDATE_PARTS = ("forward and backward", "optimizer", "update")
+UPDATE_PARTS = ("forward and backward", "optimizer", "diagnostics", "update")
 """Parts of an iteration that are repeated in every epoch; the others happen once per transition."""
 
 Seconds = Mapping[str, float]

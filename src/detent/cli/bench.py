@@ -38,6 +38,8 @@ class Bench:
     """Rounds; each measures everybody, one after the other."""
     full: bool = False
     """Measure whole iterations instead of slices of them; much slower."""
+    compile: bool = False
+    """Measure Detent with --update.compile too; it begins with a minute of compiling."""
     company: bool = False
     """Instead: Detent beside another busy process, and several one-thread runs side by side."""
     table: Literal["bins", "variants"] | None = None
@@ -63,17 +65,20 @@ class Bench:
             raise ConfigError(f"--repeats is {self.repeats}; it must be at least 1")
         if self.threads < 0:
             raise ConfigError(f"--threads is {self.threads}; it must not be negative (0: all cores)")
-        if self.table and self.company:
-            raise ConfigError("--table and --company are two different measurements; leave one of them out")
+        chosen = [f"--{name}" for name in ("table", "company", "compile") if getattr(self, name)]
+        if len(chosen) > 1:
+            raise ConfigError(f"{' and '.join(chosen)} are different measurements; leave all but one out")
         report: dict[str, Any] = {"machine": session.hardware(), "repeats": self.repeats}
         if self.table:
             return report | contest.run_table(self.table, self.rows(self.table), self.repeats, self.full, say)
-        run = contest.run_company if self.company else contest.run_case
         configs = [self.config(*case) for case in self.cases()]
         report["company" if self.company else "cases"] = found = []
         for config in configs:
             say(f"{config.variant} on {config.task}, {config.preset} ...")
-            found.append(run(config, self.repeats, self.full))
+            if self.company:
+                found.append(contest.run_company(config, self.repeats, self.full))
+            else:
+                found.append(contest.run_case(config, self.repeats, self.full, self.compile))
         return report
 
     def cases(self) -> list[tuple[str, str, str]]:

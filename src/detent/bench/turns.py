@@ -1,0 +1,130 @@
+"""Contenders take turns: each is a process of its own, and only one works at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO
+
+from detent.bench.slices import slice_of, steps_per_second, whole_iteration
+from detent.config import Config, to_dict
+from detent.threads import WAIT_POLICY
+
+LEAST_SECONDS = 1.0
+"""How long a contender works in its turn, at least."""
+
+
+class Worker:
+    """A contender in its own process (`detent.bench.worker`), doing slices of `config`."""
+
+    def __init__(self, kind: str, config: Config, full: bool = False) -> None:
+        self.config = config
+        self.sliced = config if full else slice_of(config)
+        self._what = f"{kind} on {config.task}"
+        # Somewhere else, because MuJoCo leaves its log where it runs; a task of the user's own is still found.
+        self._place = tempfile.TemporaryDirectory()
+        self._words = Path(self._place.name) / "words"
+        environment = {name: value for name, value in os.environ.items() if name not in WAIT_POLICY}
+        environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
+        with self._words.open("w") as words:
+            # Without our wait policy: everybody gets the thread settings of their own users.
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "detent.bench.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=words,
+                text=True,
+                env=environment,
+                cwd=self._place.name,
+            )
+        self._slices = 1
+        self._write(json.dumps({"kind": kind, "config": to_dict(self.sliced)}))
+
+    def ask(self) -> None:
+        """Begin a turn."""
+        self._write(str(self._slices))
+
+    def answer(self) -> dict[str, float]:
+        """Wait for the end of the turn; mean seconds of a slice by part."""
+        line = _pipe(self._process.stdout).readline()
+        if not line:
+            self._process.wait()
+            last = (self._words.read_text().strip().splitlines() or ["it said nothing"])[-1]
+            raise RuntimeError(f"measuring {self._what} failed: {last}")
+        parts: dict[str, float] = json.loads(line)
+        return parts
+
+    def warm_up(self) -> None:
+        """One slice that does not count; it tells how many make a turn."""
+        self.ask()
+        self._slices = max(1, round(LEAST_SECONDS / sum(self.answer().values())))
+
+    def measure(self) -> dict[str, float]:
+        """The seconds of a whole iteration by part."""
+        self.ask()
+        return whole_iteration(self.answer(), self.sliced, self.config)
+
+    def speed(self) -> float:
+        return steps_per_second(self.measure(), self.config)
+
+    def dismiss(self) -> None:
+        """Nothing more is asked for; the process ends."""
+        with contextlib.suppress(BrokenPipeError):
+            _pipe(self._process.stdin).close()
+
+    def close(self) -> None:
+        self.dismiss()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._place.cleanup()
+
+    def _write(self, line: str) -> None:
+        # A process that is gone is noticed, with its words, when it does not answer.
+        with contextlib.suppress(BrokenPipeError):
+            _pipe(self._process.stdin).write(line + "\n")
+            _pipe(self._process.stdin).flush()
+
+
+def _pipe(pipe: IO[str] | None) -> IO[str]:
+    assert pipe is not None
+    return pipe
+
+
+@contextlib.contextmanager
+def started(wanted: Mapping[str, tuple[str, Config]], full: bool) -> Iterator[dict[str, Worker]]:
+    """Workers by name; `wanted` are their kinds and configurations."""
+    workers: dict[str, Worker] = {}
+    try:
+        for name, (kind, config) in wanted.items():
+            workers[name] = Worker(kind, config, full)
+        yield workers
+    finally:
+        for worker in workers.values():
+            worker.dismiss()
+        for worker in workers.values():
+            worker.close()
+
+
+def warm_up(workers: Mapping[str, Worker]) -> None:
+    for worker in workers.values():
+        worker.warm_up()
+
+
+def take_turns(workers: Mapping[str, Worker], repeats: int) -> dict[str, list[dict[str, float]]]:
+    """Seconds of a whole iteration by part, for every contender and round; every other round goes backwards."""
+    warm_up(workers)
+    measured: dict[str, list[dict[str, float]]] = {name: [] for name in workers}
+    names = list(workers)
+    for i in range(repeats):
+        for name in names if i % 2 == 0 else reversed(names):
+            measured[name].append(workers[name].measure())
+    return measured
