@@ -77,9 +77,9 @@ def make_trainer(**update: Any) -> Trainer:
     return trainer
 
 
-@pytest.mark.parametrize(("target_kl", "reads"), [(0.0, 3), (1e9, 3 + 3)])
-def test_an_iteration_reads_three_numbers_and_one_per_epoch_for_the_target_kl(target_kl: float, reads: int) -> None:
-    """Whether the rollout is finite, the update's metrics, the explained variance."""
+@pytest.mark.parametrize(("target_kl", "reads"), [(0.0, 1), (1e9, 1 + 3)])
+def test_an_iteration_reads_once_and_once_more_per_epoch_for_the_target_kl(target_kl: float, reads: int) -> None:
+    """Everything it reports, and whether the rollout is finite."""
     trainer = make_trainer(target_kl=target_kl)
     observation = trainer.envs.reset(0)
     rollout = allocate(trainer.policy, observation, 8)

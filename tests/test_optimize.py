@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -436,3 +437,27 @@ def test_processes_stop_together_at_the_target_kl() -> None:
         epochs.append(rule.update(make_batch(policy), 0.004, torch.Generator().manual_seed(0))["epochs"])
         rule.close()
     assert 1 < epochs[0] == epochs[1] < 5
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.skipif(not supported(), reason="Linux"))])
+def test_compiled_updates_are_the_same_and_so_is_what_a_checkpoint_holds(processes: int) -> None:
+    config = UpdateConfig(epochs=2, minibatches=4, learning_rate=0.01, processes=processes)
+    policies = [make_policy("gaussian"), make_policy("gaussian")]
+    rules = [
+        FirstOrder(policy, PPOLoss(PPOConfig()), replace(config, compile=compiled))
+        for policy, compiled in zip(policies, (False, True), strict=True)
+    ]
+    try:
+        for iteration in range(2):
+            batch = make_batch(policies[0], seed=iteration)
+            generators = [torch.Generator().manual_seed(iteration) for _ in rules]
+            found = [rule.update(batch, 0.01, each) for rule, each in zip(rules, generators, strict=True)]
+            assert found[1] == pytest.approx(found[0], rel=1e-7)
+        states = [{**policy.state_dict(), **rule.state()} for policy, rule in zip(policies, rules, strict=True)]
+        assert states[0].keys() == states[1].keys()
+        for key, value in states[0].items():
+            torch.testing.assert_close(value, states[1][key], rtol=1e-8, atol=1e-10)
+    finally:
+        for rule in rules:
+            rule.close()

@@ -27,7 +27,7 @@ from detent.objectives import Batch, PPOLoss
 from detent.optimize import FirstOrder
 from detent.policy import Policy
 from detent.presets import configure
-from detent.rollout import NonFiniteError, Rollout, allocate, collect, require_finite
+from detent.rollout import NonFiniteError, Rollout, allocate, checksum, collect, require_finite
 from detent.spaces import Observation
 
 SCRIPTED = "detent.envs.scripted:Scripted-v0"
@@ -265,18 +265,23 @@ def test_bin_choices_are_stored_as_small_integers() -> None:
         assert rollout.choice.long().max() < bins
 
 
+def judge(rollout: Rollout) -> None:
+    """As the trainer does, once the checksum has been read."""
+    require_finite(rollout, False, checksum(rollout, False).item())
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("where", ["observation 'state'", "reward"])
 def test_a_number_that_is_not_finite_is_located(where: str, bad: float) -> None:
     envs = GymnasiumEnvs(SCRIPTED, 3, EnvConfig())
     rollout = gather(scripted_policy(envs), envs, 4)
-    require_finite(rollout)
+    judge(rollout)
     if where == "reward":
         rollout.reward[2, 1] = bad
     else:
         rollout.observation["state"][2, 1, 1] = bad
     with pytest.raises(NonFiniteError, match=f"^environment 1 gave a non-finite {where} at step 2 of the rollout$"):
-        require_finite(rollout)
+        judge(rollout)
 
 
 def test_large_finite_numbers_are_no_error() -> None:
@@ -284,7 +289,7 @@ def test_large_finite_numbers_are_no_error() -> None:
     envs = GymnasiumEnvs(SCRIPTED, 3, EnvConfig())
     rollout = gather(scripted_policy(envs), envs, 4)
     rollout.reward.fill_(3e38)
-    require_finite(rollout)
+    judge(rollout)
 
 
 def test_an_observation_that_no_action_was_chosen_on_is_located_too() -> None:
@@ -292,14 +297,14 @@ def test_an_observation_that_no_action_was_chosen_on_is_located_too() -> None:
     rollout = gather(scripted_policy(envs), envs, 4)
     rollout.last_value[2] = float("nan")
     with pytest.raises(NonFiniteError, match=r"environment 2 gave a non-finite observation .* after the rollout"):
-        require_finite(rollout)
+        judge(rollout)
     rollout.last_value[2] = 0.0
     t, env = (int(i) for i in (rollout.truncated & ~rollout.terminated).nonzero()[0])
     rollout.final_value[t, env] = float("nan")
     with pytest.raises(NonFiniteError, match=f"environment {env} gave a non-finite final observation .* at step {t} "):
-        require_finite(rollout)
+        judge(rollout)
     # Where an episode terminated the value of what came after is never used.
     rollout.final_value.zero_()
     t, env = (int(i) for i in rollout.terminated.nonzero()[0])
     rollout.final_value[t, env] = float("nan")
-    require_finite(rollout)
+    judge(rollout)

@@ -187,9 +187,14 @@ def test_every_algorithm_resumes_to_the_bit(algo: str, processes: int, tmp_path:
     [
         ({"update.processes": 2}, "trpo", "update.processes is 2, but trpo updates in one process"),
         ({"update.processes": 33}, "ppo", "update.processes is 33, but a minibatch has 32 rows"),
+        (
+            {"update.compile": True},
+            "trpo",
+            "update.compile cannot be had: it is for the minibatch updates of ppo",
+        ),
     ],
 )
-def test_processes_that_cannot_share_an_update_are_refused(settings: dict[str, Any], algo: str, sentence: str) -> None:
+def test_ways_to_update_that_cannot_be_had_are_refused(settings: dict[str, Any], algo: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         resolve(small(settings, algo=algo))
 

@@ -123,8 +123,6 @@ class Encoder(nn.Module):
         self.has_images = bool(observation.image)
 
     def forward(self, observation: Observation) -> Tensor:
-        """`[B, num_features]`."""
-        if not self.has_images:
-            return observation["state"]
+        """`[B, num_features]`, of observations with images."""
         features: Tensor = self.images(observation["rgb"])
         return features if self.state is None else torch.cat([features, self.state(observation["state"])], dim=-1)

@@ -170,10 +170,13 @@ class FirstOrder:
         self._order = torch.empty(0)
         self._learning_rate = shared_zeros((1,), torch.float64)
 
-    def update(self, batch: Batch, learning_rate: float, generator: Generator) -> dict[str, float]:
+    def update(
+        self, batch: Batch, learning_rate: float, generator: Generator, also: Metrics | None = None
+    ) -> dict[str, float]:
+        """What was measured, with the scalars `also`: all of it is read from the device at once."""
         if self._team.size == 1:
             self.optimizer.learning_rate = learning_rate
-            return descend(self.optimizer, batch, self._objective, self._config, generator)
+            return descend(self.optimizer, batch, self._objective, self._config, generator, also)
         if self._shared is None:
             self._shared = batch.map(lambda tensor: shared_zeros(tensor.shape, tensor.dtype))
             self._order = shared_zeros((len(batch),), torch.int64)
@@ -182,14 +185,14 @@ class FirstOrder:
             there.copy_(tensor)
         self._learning_rate.fill_(learning_rate)
         self._team.meet()
-        return self._take_part(generator)
+        return self._take_part(generator, also)
 
-    def _take_part(self, generator: Generator | None = None) -> dict[str, float]:
+    def _take_part(self, generator: Generator | None = None, also: Metrics | None = None) -> dict[str, float]:
         """One update on the shared batch; what every process of the team does. The first one draws the order."""
         assert self._shared is not None
         self.optimizer.bind()
         self.optimizer.learning_rate = self._learning_rate.item()
-        return descend(self.optimizer, self._shared, self._objective, self._config, generator, self._order)
+        return descend(self.optimizer, self._shared, self._objective, self._config, generator, also, self._order)
 
     @torch.no_grad()
     def differentiate(self, minibatch: Batch, scale: float) -> Seen:
@@ -245,9 +248,10 @@ def descend(
     objective: Objective,
     config: UpdateConfig,
     generator: Generator | None,
+    also: Metrics | None = None,
     shared_order: Tensor | None = None,
 ) -> dict[str, float]:
-    """Epochs of minibatch descent; what was measured, averaged over minibatches.
+    """Epochs of minibatch descent; what was measured, averaged over minibatches, and the scalars `also`.
 
     In a team every process runs this with the same batch, and takes its part of every minibatch. What there is to
     report is worked out once an epoch, from what the minibatches left.
@@ -281,12 +285,9 @@ def descend(
         # The one scalar read of an epoch, and only where somebody asked for the check.
         if config.target_kl > 0 and epochs[-1][names.index("kl")].item() > config.target_kl:
             break
-    means = torch.stack(epochs).mean(0)
-    if spread is not None:
-        measured_spread = spread.metrics()
-        names += list(measured_spread)
-        means = torch.cat([means, torch.stack(list(measured_spread.values()))])
-    return {**dict(zip(names, means.tolist(), strict=True)), "epochs": float(len(epochs))}
+    others = {**(spread.metrics() if spread else {}), **(also or {})}
+    numbers = torch.cat([torch.stack(epochs).mean(0), *(number.reshape(1) for number in others.values())]).tolist()
+    return {**dict(zip([*names, *others], numbers, strict=True)), "epochs": float(len(epochs))}
 
 
 def _draw_order(batch: Batch, generator: Generator | None, team: Team, shared_order: Tensor | None) -> Tensor:

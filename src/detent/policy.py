@@ -70,9 +70,9 @@ class Policy(nn.Module):
 
     def features(self, normalized: Observation) -> Tensor:
         """What actor and critic take, of normalized, maybe encoded, observations."""
-        if "features" in normalized:
-            return normalized["features"]
-        features: Tensor = self.encoder(normalized)
+        if not self.encoder.has_images:
+            return normalized["state"]
+        features: Tensor = normalized["features"] if "features" in normalized else self.encoder(normalized)
         return features
 
     def params(self, normalized: Observation) -> Tensor:

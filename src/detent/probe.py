@@ -19,7 +19,7 @@ from detent.normalize import RewardScaler
 from detent.objectives import Batch, Metrics, normalized_advantages
 from detent.policy import Policy
 from detent.prepare import make_batch
-from detent.rollout import Rollout, allocate, collect, require_finite
+from detent.rollout import Rollout, allocate, checksum, collect, require_finite
 from detent.streams import derive
 
 BLOCKS = 16
@@ -133,7 +133,8 @@ def probe(
     totals: dict[str, float] = {}
     returns: list[float] = []
     for rollout, generator in fresh_rollouts(policy, envs, config.rollout_steps, rollouts, seed):
-        require_finite(rollout, config.advantage.bootstrap_on_termination)
+        bootstrapping = config.advantage.bootstrap_on_termination
+        require_finite(rollout, bootstrapping, checksum(rollout, bootstrapping).item())
         returns += [episode.total_reward for episode in rollout.episodes]
         reward = rollout.reward.to(policy.device)
         if config.normalize.reward:

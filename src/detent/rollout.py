@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -136,8 +137,23 @@ def _values(policy: Policy, observation: Observation) -> Tensor:
     return torch.cat([policy.value(policy.normalize(dict(zip(observation, piece, strict=True)))) for piece in pieces])
 
 
-def require_finite(rollout: Rollout, bootstrap_on_termination: bool = False) -> None:
-    """Stop with the environment named where an observation or reward is NaN or infinite; one scalar read otherwise."""
+def checksum(rollout: Rollout, bootstrap_on_termination: bool) -> Tensor:
+    """A scalar that is not finite where an observation or reward is not."""
+    parts = _parts(rollout, bootstrap_on_termination)
+    return torch.stack([part.sum() for part in parts.values()] + [rollout.last_value.sum()]).sum()
+
+
+def require_finite(rollout: Rollout, bootstrap_on_termination: bool, checksum: float) -> None:
+    """Stop with the environment named where `checksum` tells that an observation or reward is NaN or infinite."""
+    if math.isfinite(checksum):
+        return
+    for what, tensor in _parts(rollout, bootstrap_on_termination).items():
+        require_finite_rows(tensor, what)
+    require_finite_rows(rollout.last_value[None], "observation (or value of it)", "after the rollout")
+
+
+def _parts(rollout: Rollout, bootstrap_on_termination: bool) -> dict[str, Tensor]:
+    """What environments gave, `[T, N, ...]`, and what it was."""
     # Observations that no action was chosen on show in the critic's value of them.
     device = rollout.value.device
     used = rollout.truncated.to(device) & ~rollout.terminated.to(device)
@@ -148,11 +164,7 @@ def require_finite(rollout: Rollout, bootstrap_on_termination: bool = False) -> 
     }
     parts["reward"] = rollout.reward.to(device)
     parts["final observation (or value of it)"] = torch.where(used, rollout.final_value, 0.0)
-    if torch.stack([tensor.sum() for tensor in parts.values()] + [rollout.last_value.sum()]).isfinite().all():
-        return
-    for what, tensor in parts.items():
-        require_finite_rows(tensor, what)
-    require_finite_rows(rollout.last_value[None], "observation (or value of it)", "after the rollout")
+    return parts
 
 
 def require_finite_rows(tensor: Tensor, what: str, where: str = "of the rollout") -> None:

@@ -11,6 +11,7 @@ from statistics import mean
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from detent import checkpoint
 from detent.config import Config, ConfigError
@@ -23,7 +24,7 @@ from detent.paper import normalized
 from detent.policy import Policy
 from detent.prepare import make_batch
 from detent.progress import Reporter
-from detent.rollout import NonFiniteError, Rollout, allocate, collect, require_finite, require_finite_rows
+from detent.rollout import NonFiniteError, Rollout, allocate, checksum, collect, require_finite, require_finite_rows
 from detent.runlog import RunLog
 from detent.signals import StopRequest
 from detent.spaces import Observation
@@ -117,14 +118,16 @@ class Trainer:
         config = self.config
         started = time.perf_counter()
         observation = collect(self.policy, self.envs, observation, rollout, self._generator("act"))
-        require_finite(rollout, config.advantage.bootstrap_on_termination)
         prepared = time.perf_counter()
         batch = self._batch(rollout)
         updating = time.perf_counter()
         learning_rate = config.update.learning_rate
         if config.update.anneal:
             learning_rate *= max(0.0, 1 - self.iteration * config.batch_size / config.schedule_steps)
-        losses = self.rule.update(batch, learning_rate, self._generator("shuffle"))
+        bootstrapping = config.advantage.bootstrap_on_termination
+        also = {"explained_variance": explained_variance(batch), "checksum": checksum(rollout, bootstrapping)}
+        losses = self.rule.update(batch, learning_rate, self._generator("shuffle"), also)
+        require_finite(rollout, bootstrapping, losses.pop("checksum"))
         if not all(map(math.isfinite, losses.values())):
             raise NonFiniteError(f"the update of iteration {self.iteration + 1} gave {losses}")
         self.policy.update_statistics(rollout.observation)
@@ -138,7 +141,7 @@ class Trainer:
         }
         row: Row = {"step": self.step, "iteration": self.iteration}
         row |= self._episodes(rollout) | losses
-        row |= {"explained_variance": explained_variance(batch), "learning_rate": learning_rate}
+        row["learning_rate"] = learning_rate
         row |= {f"time/{part}": value for part, value in seconds.items()}
         return observation, row | {"time/sps": config.batch_size / seconds["iteration"]}
 
@@ -259,7 +262,7 @@ def make_update_rule(policy: Policy, config: Config) -> FirstOrder | TrustRegion
     return FirstOrder(policy, make_policy_loss(config), config.update)
 
 
-def explained_variance(batch: Batch) -> float:
+def explained_variance(batch: Batch) -> Tensor:
     """1 - Var(return - value) / Var(return): 1 for a perfect critic, 0 for a constant one and for constant returns."""
     spread = batch.returns.var()
-    return float(torch.where(spread > 0, 1 - (batch.returns - batch.value).var() / spread, 0.0))
+    return torch.where(spread > 0, 1 - (batch.returns - batch.value).var() / spread, 0.0)

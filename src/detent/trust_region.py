@@ -130,13 +130,15 @@ class TrustRegion:
         # The actor's own parameters come first, those of a shared encoder after them.
         self._watched = self.actor.gradient[: policy.num_actor_parameters]
 
-    def update(self, batch: Batch, learning_rate: float, generator: Generator) -> dict[str, float]:
+    def update(
+        self, batch: Batch, learning_rate: float, generator: Generator, also: Metrics | None = None
+    ) -> dict[str, float]:
         # Gradients of random minibatches tell of its variance; rows of one time lie side by side in the batch.
         batch = batch.select(torch.randperm(len(batch), generator=generator, device=batch.advantages.device))
         advantages = normalized_advantages(batch.advantages) if self._update.normalize_advantages else batch.advantages
         metrics = self._step(batch, advantages)
         self.critic.learning_rate = learning_rate
-        critic = descend(self.critic, self._encoded(batch), self.regression, self._update, generator)
+        critic = descend(self.critic, self._encoded(batch), self.regression, self._update, generator, also)
         return metrics | {"critic_grad_norm": critic.pop("grad_norm"), **critic}
 
     @torch.no_grad()

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from detent.bench import contest
-from detent.bench.contest import Worker, run_case, run_company, run_table
+from detent.bench import turns
+from detent.bench.contest import run_case, run_company, run_table
 from detent.bench.show import print_report
+from detent.bench.turns import Worker
 from detent.cli import main
 from detent.cli.bench import PAPER_TASKS, Bench
 from detent.config import Config
@@ -34,7 +35,7 @@ def small(variant: str = "rn-d", threads: int = 2, bins: int = 5) -> Config:
 
 @pytest.fixture(autouse=True)
 def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contest, "LEAST_SECONDS", 0.01)
+    monkeypatch.setattr(turns, "LEAST_SECONDS", 0.01)
 
 
 def assert_spread(measured: dict[str, Any], repeats: int) -> None:
@@ -53,7 +54,7 @@ def test_a_case_reports_everything_and_its_numbers_fit_together(capsys: pytest.C
     assert report["processes"] == config.update.processes
     assert report["slice"] == {"rollout_steps": 64, "minibatches": 2, "epochs": 2}
     speeds = report["steps_per_second"]
-    assert set(speeds) == {"detent", "without diagnostics", "sb3", "limit"}
+    assert set(speeds) == {"detent", "sb3", "limit"}
     for measured in (*speeds.values(), report["times_sb3"], report["share_of_limit"], report["diagnostics_cost"]):
         assert_spread(measured, 2)
     first = {name: speed["rounds"][0] for name, speed in speeds.items()}
@@ -63,7 +64,9 @@ def test_a_case_reports_everything_and_its_numbers_fit_together(capsys: pytest.C
         *("simulate", "act", "prepare", "forward and backward", "optimizer", "diagnostics", "other"),
     }
     assert sum(report["split"].values()) == pytest.approx(1)
-    assert all(share > 0 for part, share in report["split"].items() if part != "diagnostics")
+    assert all(share > 0 for share in report["split"].values())
+    assert 0 < report["diagnostics_cost"]["median"] < 1
+    assert report["compiled_gain"] is None
     seconds = report["limit"]["seconds"]
     total = sum(part["rounds"][0] for part in seconds.values())
     assert first["limit"] == pytest.approx(config.batch_size / total)
@@ -135,7 +138,7 @@ def test_the_tables_have_the_papers_rows() -> None:
         ("--preset papre", "there is no preset 'papre'; did you mean paper"),
         ("--task NoSuchTask-v0", "NoSuchTask-v0"),
         ("--table bins --variant rn-c", "leave --variant out"),
-        ("--table bins --company", "leave one of them out"),
+        ("--table bins --company", "--table and --company are different measurements; leave all but one out"),
     ],
 )
 def test_wrong_input_is_refused_in_one_sentence(words: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

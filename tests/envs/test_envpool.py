@@ -11,7 +11,7 @@ pytest.importorskip("envpool")
 
 from detent.config import ConfigError, EnvConfig
 from detent.envs import VectorEnv, choose_backend, make_envs, probe
-from detent.envs.envpool import TASKS, EnvPoolEnvs
+from detent.envs.envpool import TASKS, EnvPoolEnvs, first_core
 from detent.envs.gymnasium import GymnasiumEnvs, find_task
 from detent.envs.gymnasium import probe as gymnasium_probe
 
@@ -203,3 +203,14 @@ def test_an_argument_of_the_wrong_type_is_a_sentence() -> None:
 def test_every_task_can_also_be_made_by_gymnasium_for_video() -> None:
     for task in TASKS:
         assert find_task(task).id == task
+
+
+@pytest.mark.parametrize(
+    ("cores", "threads", "first"),
+    [([0, 1], 2, 0), ([4, 5, 6], 3, 4), ([0, 1, 2, 3], 2, -1), ([0, 2], 2, -1), ([0], 2, -1)],
+)
+def test_threads_are_pinned_only_where_they_take_every_core(
+    cores: list[int], threads: int, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("detent.envs.envpool.core_numbers", lambda: cores)
+    assert first_core(threads) == first

@@ -99,7 +99,7 @@ def limit_report(config: Config, rounds: Sequence[Mapping[str, float]]) -> Repor
 
 
 def peak_memory(config: Config) -> float | None:
-    """Bytes that Detent's processes hold at most in a whole rollout and one epoch of updates; None if not on Linux."""
+    """Bytes that Detent's processes hold at most in two rollouts with one epoch each; None if not on Linux."""
     if sys.platform != "linux":
         return None
     worker = Worker("memory", replace(config, update=replace(config.update, epochs=1)), full=True)

@@ -63,8 +63,8 @@ def train_in_slices(config: Config, requests: Requests, with_memory: bool) -> No
         if not started:
             # The first iteration, which forks the processes and fills caches, is nobody's measure.
             going_on = requests.wait()
-            if memory is not None:
-                going_on = requests.report({"bytes": memory.peak()})
+        elif memory is not None:
+            going_on = requests.report({"bytes": memory.peak()})
         else:
             parts = {part: row[f"time/{part}"] for part in ("simulate", "act", "prepare")}
             parts["optimizer"] = step.seconds - in_step.seconds
