@@ -302,6 +302,10 @@ def test_any_maniskill_task_is_configured_by_its_backend() -> None:
             "--scale is cpu; only ManiSkill's tasks have scales, and Ant-v4 is none of them",
         ),
         (
+            {"task": "Ant-v4", "overrides": {"scale": "gpu"}},
+            "--scale is gpu; only ManiSkill's tasks have scales, and Ant-v4 is none of them",
+        ),
+        (
             {"task": "PushCube-v1", "preset": "fast"},
             "preset 'fast' has no settings for ManiSkill's tasks; use paper or authors",
         ),

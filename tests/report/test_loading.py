@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from detent.config import ConfigError
+from detent.config import ConfigError, to_dict
+from detent.presets import configure
 from detent.report import load
-from detent.report.runs import measure_of, score_of
+from detent.report.runs import defaults, departures, flat, measure_of, score_of
 
 Make = Callable[..., Path]
 
@@ -43,6 +44,14 @@ def test_success_at_any_time_is_the_score_where_both_kinds_are_reported(name: st
     row = {"stochastic": {"return": 3.0, name: 0.75, "success_at_end": 0.5}}
     assert measure_of("PushCube-v1", (row,)) == "success rate"
     assert score_of("success rate", "PushCube-v1", row) == 0.75
+
+
+@pytest.mark.parametrize("obs", ["state", "rgb"])
+@pytest.mark.parametrize("scale", ["cpu", "gpu"])
+def test_a_run_at_another_machines_scale_departs_from_nothing(scale: str, obs: str) -> None:
+    config = configure("PushCube-v1", scale=scale, overrides={"env.obs": obs, "env.backend": "physx_cpu"})
+    usual = defaults("PushCube-v1", "paper", "rn-d", "ppo", scale, obs, "physx_cpu")
+    assert departures(flat(to_dict(config)), usual) == {}
 
 
 def test_runs_are_found_at_any_depth_and_counted_once(tmp_path: Path, make_run: Make) -> None:

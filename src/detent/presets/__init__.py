@@ -56,8 +56,8 @@ def configure(
     groups = {name: settings.pop(name, {}) for name in ("actors", "tasks", "scales", "algos")}
     if groups["scales"]:
         config = override(config, {"scale": _fitting_scale(wanted)})
-    elif scale != "auto":
-        raise ConfigError(f"--scale is {scale}; only ManiSkill's tasks have scales, and {task} is none of them")
+    elif wanted.scale != "auto":
+        raise ConfigError(f"--scale is {wanted.scale}; only ManiSkill's tasks have scales, and {task} is none of them")
     variant_settings = {key: value for key, value in table("variants")[variant].items() if key != "description"}
     config = override(config, settings)
     config = override(config, {"actor": groups["actors"][variant_settings["actor"]["kind"]]})

@@ -181,10 +181,11 @@ def _read_run(path: Path, entry: dict[str, Any] | None, complain: Callable[[str]
     preset = str(settings.get("preset") or (entry or {}).get("preset", "paper"))
     changed = (entry.get("overrides") or {}) if entry else settings
     at = np.array([row["step"] for row in evaluations], float)
-    image = settings.get("env.obs", flat(changed).get("env.obs", "state"))
+    known = {"scale": "auto", "env.obs": "state", "env.backend": "auto", **flat(changed), **settings}
+    scale, image, backend = (str(known[key]) for key in ("scale", "env.obs", "env.backend"))
     yield Run(
         name=str(entry["id"]) if entry else path.resolve().name,
-        task=f"{task} rgb" if str(image).startswith("rgb") else task,
+        task=f"{task} rgb" if image.startswith("rgb") else task,
         algo=algo,
         variant=variant,
         seed=int(who["seed"]),
@@ -195,7 +196,7 @@ def _read_run(path: Path, entry: dict[str, Any] | None, complain: Callable[[str]
         reason=str(info.get("exit_reason") or ""),
         preset=preset,
         settings=settings,
-        overrides=departures(flat(changed), defaults(task, preset, variant, algo)),
+        overrides=departures(flat(changed), defaults(task, preset, variant, algo, scale, image, backend)),
         at=at,
         scores=np.array([score_of(measure, task, row) for row in evaluations]),
         returns=np.array([row["stochastic"]["return"] for row in evaluations], float),

@@ -144,10 +144,12 @@ def flat(nested: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 
 
 @cache
-def defaults(task: str, preset: str, variant: str, algo: str) -> dict[str, Any]:
-    """What preset and variant say, flat; empty where they are not Detent's own."""
+def defaults(task: str, preset: str, variant: str, algo: str, scale: str, obs: str, backend: str) -> dict[str, Any]:
+    """What preset and variant say for a run of this scale, flat; empty where they are not Detent's own."""
+    environment = {"env.obs": obs, "env.backend": backend}
     try:
-        return flat(to_dict(configure(task, preset=preset, variant=variant, algo=algo)))
+        config = configure(task, preset=preset, variant=variant, algo=algo, scale=scale, overrides=environment)
+        return flat(to_dict(config))
     except ConfigError:
         return {}
 
