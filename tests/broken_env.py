@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 
 class BrokenEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
-    steps_left: ClassVar[dict[str, int]] = {"reward": 3000, "observation 'state'": 3000}
+    steps_left: ClassVar[dict[str, int]] = {}
+    """Good steps of all environments together, by what is bad after them; a test sets it."""
 
     def __init__(self, what: str) -> None:
         self.observation_space = gymnasium.spaces.Box(-1, 1, (2,))

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from detent.backprop import written_out
+from detent.backprop import TanhPass, written_out
 from detent.config import ActorConfig
-from detent.networks import linear, make_trunk
+from detent.networks import Tanh, linear, make_trunk
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "mlp": {"kind": "mlp", "depth": 2},
@@ -60,3 +60,9 @@ def test_the_passes_are_those_of_autograd(settings: dict[str, Any]) -> None:
 def test_a_network_without_written_passes_is_named() -> None:
     with pytest.raises(TypeError, match="GELU"):
         written_out(nn.Sequential(nn.Linear(2, 2), nn.GELU()))
+
+
+def test_tanh_is_tanh_and_the_same_bits_in_acting_and_updating() -> None:
+    inputs = torch.cat([torch.linspace(-20, 20, 1001), torch.logspace(-8, 0, 100)])
+    torch.testing.assert_close(Tanh()(inputs), inputs.tanh(), rtol=0.0, atol=2e-7)
+    assert torch.equal(TanhPass().forward(inputs.clone()), Tanh()(inputs))

@@ -440,10 +440,18 @@ def test_processes_stop_together_at_the_target_kl() -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.skipif(not supported(), reason="Linux"))])
-def test_compiled_updates_are_the_same_and_so_is_what_a_checkpoint_holds(processes: int) -> None:
-    config = UpdateConfig(epochs=2, minibatches=4, learning_rate=0.01, processes=processes)
-    policies = [make_policy("gaussian"), make_policy("gaussian")]
+@pytest.mark.parametrize(
+    ("kind", "processes", "entropy_coef"),
+    [
+        ("categorical", 1, 0.1),
+        pytest.param("gaussian", 2, 0.0, marks=pytest.mark.skipif(not supported(), reason="needs fork (Linux)")),
+    ],
+)
+def test_compiled_updates_are_the_same_and_so_is_what_a_checkpoint_holds(
+    kind: HeadKind, processes: int, entropy_coef: float
+) -> None:
+    config = UpdateConfig(epochs=2, minibatches=4, learning_rate=0.01, processes=processes, entropy_coef=entropy_coef)
+    policies = [make_policy(kind), make_policy(kind)]
     rules = [
         FirstOrder(policy, PPOLoss(PPOConfig()), replace(config, compile=compiled))
         for policy, compiled in zip(policies, (False, True), strict=True)

@@ -27,6 +27,7 @@ from detent.progress import Silent
 from detent.rollout import NonFiniteError
 from detent.runlog import RunLog, read_rows
 from detent.session import resolve
+from detent.team import supported
 from detent.trainer import Trainer
 
 TARGET = "detent.envs.scripted:Target-v0"
@@ -393,9 +394,16 @@ def test_a_run_in_use_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["observation 'state'", "reward"])
-def test_non_finite_numbers_stop_the_run_with_the_environment_named(what: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("algo", "processes"), [("ppo", 1), ("trpo", 1), ("ppo", 2)])
+def test_non_finite_numbers_stop_the_run_with_the_environment_named(
+    algo: str, processes: int, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.broken_env.BrokenEnv.steps_left", {what: 3000})
+    if processes > 1 and not supported():
+        pytest.skip("needs fork (Linux)")
     run = tmp_path / "run"
-    config = small({"steps": 4096, "env.kwargs": {"what": what}}, "tests.broken_env:Broken-v0")
+    settings = {"steps": 4096, "env.kwargs": {"what": what}, "update.processes": processes}
+    config = small(settings, "tests.broken_env:Broken-v0", algo=algo)
     with pytest.raises(NonFiniteError, match=f"environment [0-3] gave a non-finite {what}"):
         detent.train(config, out=run)
     info = json.loads((run / "run.json").read_text())

@@ -222,7 +222,7 @@ class UpdateConfig:
     processes: int = 0
     """Processes that share each minibatch of PPO and SPO, a core each; 0: one per thread where that helps."""
     compile: bool = False
-    """Let torch.compile fuse small operations of PPO and SPO updates; takes half a minute, needs a C++ compiler."""
+    """Let torch.compile fuse small operations of PPO and SPO updates; takes twenty seconds, needs a C++ compiler."""
 
     def __post_init__(self) -> None:
         _require(self.processes >= 0, f"update.processes is {self.processes}; it must not be negative (0: automatic)")

@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from detent.config import EncoderConfig, NetworkConfig
 from detent.spaces import Observation, ObservationSpec
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU}
+
+class Tanh(nn.Module):
+    """tanh(x), on a CPU as 2 sigmoid(2x) - 1: torch's own takes twice as long there."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs.tanh() if inputs.device.type != "cpu" else 2 * (2 * inputs).sigmoid() - 1
+
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": Tanh, "relu": nn.ReLU}
 
 
 def linear(inputs: int, outputs: int, gain: float) -> nn.Linear:

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import platform
 import shutil
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,6 +94,7 @@ def _resume(
         evaluations = read_rows(run / "evals.jsonl")
         return Result(run, state.step, True, evaluations[-1] if evaluations else None)
     require_device(extended.device)
+    require_compilable(extended, probe(extended.task, extended.env), extended.device)
     trainer = _make_trainer(extended, reporter, on_iteration)
     # A baseline has no checkpoint, and starts again.
     if isinstance(trainer, Trainer):
@@ -169,13 +171,14 @@ def update_processes(config: Config, spec: EnvSpec, device: str, threads: int) -
 
 def require_compilable(config: Config, spec: EnvSpec, device: str) -> None:
     """Refuse torch.compile where it cannot work."""
+    default = "clang++" if sys.platform == "darwin" else "g++"
     impossible = None
     if config.algo not in ("ppo", "spo"):
         impossible = f"it is for the minibatch updates of ppo and spo, not for {config.algo}"
     elif spec.observation.image:
         impossible = "updates on images are not compiled"
-    elif device == "cpu" and not any(map(shutil.which, ("g++", "clang++"))):
-        impossible = "there is no C++ compiler (g++ or clang++)"
+    elif device == "cpu" and shutil.which(compiler := os.environ.get("CXX", default)) is None:
+        impossible = f"there is no C++ compiler {compiler}; the environment variable CXX can name another"
     if config.update.compile and impossible:
         raise ConfigError(f"update.compile cannot be had: {impossible}")
 

@@ -54,6 +54,14 @@ def test_a_run_at_another_machines_scale_departs_from_nothing(scale: str, obs: s
     assert departures(flat(to_dict(config)), usual) == {}
 
 
+def test_runs_at_different_scales_are_no_copies_of_each_other(tmp_path: Path, make_run: Make) -> None:
+    for scale in ("cpu", "gpu"):
+        make_run(tmp_path / scale, [1.0], task="PushCube-v1", success=[0.5], overrides={"scale": scale})
+    results = load(tmp_path)
+    assert results.problems == ()
+    assert [run.group for run in results.runs] == ["rn-d · scale cpu", "rn-d · scale gpu"]
+
+
 def test_runs_are_found_at_any_depth_and_counted_once(tmp_path: Path, make_run: Make) -> None:
     make_run(tmp_path / "a" / "deep" / "one", [ZERO], seed=1)
     make_run(tmp_path / "a" / "two", [ZERO], seed=2)

@@ -53,8 +53,9 @@ def train_in_slices(config: Config, requests: Requests, with_memory: bool) -> No
     instrument(FlatAdam, "step", step)
     # What only runs because of update.diagnostics.
     instrument(GradientSpread, "add", in_step)
-    for owner, name in ((GradientSpread, "end_epoch"), (GradientSpread, "metrics"), (optimize, "by_dimension")):
+    for owner, name in ((GradientSpread, "__init__"), (GradientSpread, "end_epoch"), (GradientSpread, "metrics")):
         instrument(owner, name, beside_step)
+    instrument(optimize, "by_dimension", beside_step)
     memory = PeakMemory() if with_memory else None
     started = 0.0
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from detent.config import Config
 from detent.envs import probe
-from detent.networks import ACTIVATIONS, make_trunk
+from detent.networks import make_trunk
 from detent.spaces import bin_positions
 
 
@@ -76,7 +76,7 @@ def make_model(config: Config) -> PPO:
     networks: dict[str, Any]
     if config.actor.kind == config.critic.kind == "mlp" and config.actor.activation == config.critic.activation:
         widths = {"pi": [config.actor.width] * config.actor.depth, "vf": [config.critic.width] * config.critic.depth}
-        networks = {"net_arch": widths, "activation_fn": ACTIVATIONS[config.actor.activation]}
+        networks = {"net_arch": widths, "activation_fn": {"tanh": nn.Tanh, "relu": nn.ReLU}[config.actor.activation]}
         networks["log_std_init"] = config.head.log_std_init
     else:
         policy, networks = CustomNetworks, {"config": config}

@@ -52,12 +52,14 @@ def how(case: Mapping[str, Any]) -> str:
 
 
 def print_case(case: Mapping[str, Any], console: Console) -> None:
-    rows = _table(_title(case), "", "steps per second", "Detent against it")
+    rows = _table(_title(case), "", "steps per second", "ratio")
     speeds = case["steps_per_second"]
     rows.add_row("Detent", shown(speeds["detent"], ".0f"), "")
     if case["times_sb3"]:
-        rows.add_row("Stable-Baselines3", shown(speeds["sb3"], ".0f"), shown(case["times_sb3"], ".2f") + " times")
-    rows.add_row("the machine's limit", shown(speeds["limit"], ".0f"), shown(case["share_of_limit"], ".2f") + " of it")
+        times = f"Detent is {shown(case['times_sb3'], '.2f')} times that"
+        rows.add_row("Stable-Baselines3", shown(speeds["sb3"], ".0f"), times)
+    share = f"Detent is {shown(case['share_of_limit'], '.2f')} of it"
+    rows.add_row("the machine's limit", shown(speeds["limit"], ".0f"), share)
     if case["compiled_gain"]:
         gain = shown(case["compiled_gain"], ".2f") + " times Detent"
         rows.add_row("Detent, --update.compile", shown(speeds["compiled"], ".0f"), gain)

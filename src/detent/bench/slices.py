@@ -13,7 +13,8 @@ SLICE_STEPS = 128
 SLICE_UPDATES = 32
 """Minibatch updates in a slice, at least."""
 UPDATE_PARTS = ("forward and backward", "optimizer", "diagnostics", "update")
-"""Parts of an iteration that are repeated in every epoch; the others happen once per transition."""
+"""Parts of an iteration that are repeated in every epoch (what little of them happens once per iteration is counted as
+often); the others happen once per transition."""
 
 Seconds = Mapping[str, float]
 """Time by part of an iteration, or of a slice of one."""

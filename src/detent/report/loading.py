@@ -246,7 +246,10 @@ def _grouped(runs: list[Run]) -> list[Run]:
     """The runs with `group` filled in: the variant, and each setting in which runs of one task and variant differ."""
 
     def told(run: Run) -> dict[str, Any]:
-        return ({} if run.preset == "paper" else {"preset": run.preset}) | run.overrides
+        settings = {} if run.preset == "paper" else {"preset": run.preset}
+        # A run that has not begun has no scale yet, which does not set it apart.
+        scale = {"scale": run.settings["scale"]} if run.settings.get("scale", "auto") != "auto" else {}
+        return settings | scale | run.overrides
 
     alike: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
     for run in runs:
@@ -255,7 +258,7 @@ def _grouped(runs: list[Run]) -> list[Run]:
         key
         for settings in alike.values()
         for key in set().union(*settings)
-        if len({repr(one.get(key)) for one in settings}) > 1
+        if len({repr(one.get(key)) for one in settings if key != "scale" or key in one}) > 1
     }
     out = []
     for run in runs:
