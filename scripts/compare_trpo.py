@@ -17,7 +17,7 @@ import torch
 from torch import Generator, Tensor
 
 from detent.envs import probe
-from detent.objectives import Batch
+from detent.objectives import Batch, Metrics
 from detent.policy import Policy
 from detent.presets import configure
 from detent.trust_region import TrustRegion
@@ -28,9 +28,11 @@ class DoubleBackpropagation(TrustRegion):
 
     _kept: tuple[Batch, Tensor] | None = None
 
-    def update(self, batch: Batch, learning_rate: float, generator: Generator) -> dict[str, float]:
+    def update(
+        self, batch: Batch, learning_rate: float, generator: Generator, also: Metrics | None = None
+    ) -> dict[str, float]:
         self._kept = None
-        return super().update(batch, learning_rate, generator)
+        return super().update(batch, learning_rate, generator, also)
 
     def fisher_product(self, batch: Batch, vector: Tensor) -> Tensor:
         parameters = [*self.actor.policy.head.parameters(), *self.actor.policy.actor.parameters()]

@@ -77,6 +77,15 @@ def test_a_case_reports_everything_and_its_numbers_fit_together(capsys: pytest.C
         assert word in printed
 
 
+@pytest.mark.slow
+def test_a_compiled_contender_stands_beside_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    report = run_case(small("mlp-c", threads=1), repeats=1, full=False, compiled=True)
+    speeds = {name: speed["median"] for name, speed in report["steps_per_second"].items()}
+    assert report["compiled_gain"]["median"] == pytest.approx(speeds["compiled"] / speeds["detent"])
+    print_report({"cases": [report], "machine": {"cores": 2, "system": "here"}, "repeats": 1})
+    assert "--update.compile" in capsys.readouterr().out
+
+
 def test_company_reports_what_is_kept_and_what_one_thread_runs_gain(capsys: pytest.CaptureFixture[str]) -> None:
     report = run_company(small("mlp-c"), repeats=1, full=True)
     assert (report["measured"], report["threads"], report["processes"]) == ("whole iterations", 2, 2)
