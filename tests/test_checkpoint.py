@@ -26,7 +26,8 @@ from detent.checkpoint import (
     prune,
     read_state,
 )
-from detent.config import Config, ConfigError, save_config
+from detent.config import Config, ConfigError
+from detent.config_io import save_config
 from detent.policy import Policy
 from detent.presets import configure
 from detent.spaces import ActionSpec, EnvSpec, ObservationSpec

@@ -24,7 +24,8 @@ import detent
 from detent import checkpoint, doctor
 from detent.cli import COMMANDS, main
 from detent.cli.train import parse_train
-from detent.config import Config, EnvConfig, load_config, override, save_config
+from detent.config import Config, EnvConfig
+from detent.config_io import load_config, override, save_config
 from detent.envs.scripted import TargetEnv
 from detent.presets import configure
 from detent.runlog import read_rows

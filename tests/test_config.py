@@ -16,20 +16,8 @@ import pytest
 import tomli_w
 
 from detent import config as module
-from detent.config import (
-    Config,
-    ConfigError,
-    EnvConfig,
-    NormalizeConfig,
-    UpdateConfig,
-    load_config,
-    nearest,
-    override,
-    read_toml,
-    save_config,
-    to_dict,
-    validate,
-)
+from detent.config import Config, ConfigError, EnvConfig, NormalizeConfig, UpdateConfig, nearest, validate
+from detent.config_io import load_config, override, read_toml, save_config, to_dict
 
 
 def sections(config: Any = None) -> Iterator[Any]:

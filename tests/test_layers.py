@@ -9,6 +9,7 @@ import pytest
 
 LAYERS = [
     "config",
+    "config_io",
     "streams",
     "threads",
     "team",

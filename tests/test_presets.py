@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from detent import presets
-from detent.config import Config, ConfigError, to_dict, validate
+from detent.config import Config, ConfigError, validate
+from detent.config_io import to_dict
 from detent.presets import PRESETS, configure, merged, nested, table
 
 VARIANTS = ("rn-d", "rn-c", "mlp-d", "mlp-c")

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from detent.config import Config, ConfigError, load_config
+from detent.config import Config, ConfigError
+from detent.config_io import load_config
 from detent.runlog import HEARTBEAT_TIMEOUT, RunError, RunLog, read_rows, read_run_config, write_json
 
 CONFIG = Config(task="Hopper-v4", seed=3)

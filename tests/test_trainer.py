@@ -19,7 +19,8 @@ from safetensors.torch import load_file
 
 import detent
 from detent import checkpoint
-from detent.config import Config, ConfigError, load_config
+from detent.config import Config, ConfigError
+from detent.config_io import load_config
 from detent.envs import Episode
 from detent.evaluate import Evaluation
 from detent.policy import Policy
@@ -138,7 +139,7 @@ def test_killed_at_any_moment_and_resumed_is_equal_to_the_bit(
     config = small(overrides, task)
     detent.train(config, out=tmp_path / "whole")
     script = (
-        "import sys, detent; from pathlib import Path; from detent.config import load_config\n"
+        "import sys, detent; from pathlib import Path; from detent.config_io import load_config\n"
         "run = Path(sys.argv[2])\n"
         "if __name__ == '__main__':\n"
         "    if run.exists(): detent.resume(run)\n"

@@ -6,28 +6,16 @@ A `Config` is complete by itself: its defaults are the `paper` preset on Gymnasi
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import math
-import os
 import tomllib
-import types
-import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 import tomli_w
 from tyro.conf import Positional, arg
 from tyro.constructors import PrimitiveConstructorSpec
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-
-Section = TypeVar("Section", bound="DataclassInstance")
 
 
 class ConfigError(Exception):
@@ -473,85 +461,3 @@ def validate(config: Config) -> None:
             f"env.kwargs {config.env.kwargs} cannot be written to config.toml ({error}); it takes numbers, text, "
             "booleans, and lists and tables of them"
         ) from None
-
-
-def to_dict(config: Any) -> dict[str, Any]:
-    """A config section as plain nested dicts, lists and scalars, ready for TOML."""
-    out: dict[str, Any] = {}
-    for f in dataclasses.fields(config):
-        value = getattr(config, f.name)
-        if dataclasses.is_dataclass(value):
-            out[f.name] = to_dict(value)
-        else:
-            out[f.name] = list(value) if isinstance(value, tuple) else value
-    return out
-
-
-def override(section: Section, changes: Mapping[str, Any], where: str = "") -> Section:
-    """`section` with nested `changes`; unknown keys and wrong types are errors that name the valid ones."""
-    hints = _type_hints(type(section))
-    values: dict[str, Any] = {}
-    for key, value in changes.items():
-        path = f"{where}{key}"
-        if key not in hints:
-            raise ConfigError(f"unknown setting '{path}'; {nearest(key, hints)}")
-        current = getattr(section, key)
-        if dataclasses.is_dataclass(current) and not isinstance(current, type):
-            if not isinstance(value, Mapping):
-                raise ConfigError(f"'{path}' is a group of settings, not a value; found {value!r}")
-            values[key] = override(current, value, f"{path}.")
-        else:
-            values[key] = _coerce(hints[key], value, path)
-    return dataclasses.replace(section, **values)
-
-
-@cache
-def _type_hints(section: type) -> dict[str, Any]:
-    """Kept, because finding them takes most of the time of making a configuration, and a study makes hundreds."""
-    return typing.get_type_hints(section)
-
-
-def _coerce(hint: Any, value: Any, path: str) -> Any:
-    """`value` from TOML or Python as the field's type, or an error that says what the field takes."""
-    origin = get_origin(hint)
-    if origin is Literal:
-        if value in get_args(hint):
-            return value
-        raise ConfigError(f"{path} is {value!r}; {nearest(str(value), map(str, get_args(hint)))}")
-    if origin is tuple and isinstance(value, list | tuple):
-        return tuple(_coerce(get_args(hint)[0], item, path) for item in value)
-    if origin is dict and isinstance(value, Mapping):
-        return dict(value)
-    allowed = get_args(hint) if origin is types.UnionType else (hint,)
-    if type(value) in allowed:
-        return value
-    if float in allowed and type(value) is int:
-        return float(value)
-    names = {tuple: "a list", dict: "a table"}.get(origin) or " or ".join(t.__name__ for t in allowed)
-    raise ConfigError(f"{path} is {value!r}; it must be {names}")
-
-
-def save_config(config: Config, path: Path) -> None:
-    """Written whole or not at all: without it a run cannot be resumed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w") as file:
-        file.write(tomli_w.dumps(to_dict(config)))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise ConfigError(f"there is no file {path}") from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
-
-
-def load_config(path: Path) -> Config:
-    """A complete configuration as `save_config` wrote it."""
-    return override(Config(), read_toml(path))

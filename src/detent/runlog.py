@@ -14,7 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TextIO
 
-from detent.config import Config, ConfigError, load_config, save_config
+from detent.config import Config, ConfigError
+from detent.config_io import load_config, save_config
 
 HEARTBEAT_TIMEOUT = 600.0
 """Seconds after which the lock of a process on another host counts as left behind."""

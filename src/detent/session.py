@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from detent import checkpoint, team
-from detent.config import Config, ConfigError, save_config, validate
+from detent.config import Config, ConfigError, validate
+from detent.config_io import save_config
 from detent.envs import choose_backend, probe
 from detent.presets import BASELINES, check_names
 from detent.progress import Reporter, Silent

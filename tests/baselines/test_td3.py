@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 
 import detent
 from detent.cli import main
-from detent.config import Config, ConfigError, EnvConfig, load_config, save_config
+from detent.config import Config, ConfigError, EnvConfig
+from detent.config_io import load_config, save_config
 from detent.envs import make_envs
 from detent.envs.gymnasium import GymnasiumEnvs
 from detent.evaluate import evaluate

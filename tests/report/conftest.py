@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tomli_w
 
-from detent.config import save_config
+from detent.config_io import save_config
 from detent.presets import configure
 
 RANDOM, TD3 = -70.288, 3942.0

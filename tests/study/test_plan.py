@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from detent.config import Config, ConfigError, load_config, override
+from detent.config import Config, ConfigError
+from detent.config_io import load_config, override
 from detent.presets import configure, table
 from detent.study.directory import plan_path, write_study
 from detent.study.plan import Study, flat, load_study, make_study, run_id, shipped

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import IO
 
-from detent.config import Config, override
+from detent.config import Config
+from detent.config_io import override
 from detent.threads import prepare_threads
 
 

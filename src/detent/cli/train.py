@@ -11,7 +11,8 @@ from typing import Annotated, Any
 from tyro.conf import arg
 
 from detent.cli.parsing import parse
-from detent.config import Config, ConfigError, override, read_toml, to_dict
+from detent.config import Config, ConfigError
+from detent.config_io import override, read_toml, to_dict
 from detent.presets import BASELINES, configure, merged
 from detent.runlog import read_run_config
 

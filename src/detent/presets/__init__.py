@@ -8,7 +8,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from detent.config import Config, ConfigError, nearest, override, to_dict
+from detent.config import Config, ConfigError, nearest
+from detent.config_io import override, to_dict
 
 PRESETS = ("paper", "authors", "fast")
 ALGORITHMS = ("ppo", "spo", "trpo", "td3")

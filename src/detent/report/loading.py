@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from detent.config import ConfigError, read_toml
+from detent.config import ConfigError
+from detent.config_io import read_toml
 from detent.report.external import read_external
 from detent.report.runs import (
     Run,

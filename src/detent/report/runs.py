@@ -10,7 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from detent.config import ConfigError, to_dict
+from detent.config import ConfigError
+from detent.config_io import to_dict
 from detent.paper import normalized
 from detent.presets import ALGORITHMS, BASELINES, configure, table
 

@@ -18,7 +18,8 @@ from typing import Any, Literal
 
 import tomli_w
 
-from detent.config import ConfigError, to_dict
+from detent.config import ConfigError
+from detent.config_io import to_dict
 from detent.runlog import lock_holder, write_json
 from detent.study.plan import Study
 

@@ -22,7 +22,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from detent.config import Config, ConfigError, nearest, read_toml, to_dict, validate
+from detent.config import Config, ConfigError, nearest, validate
+from detent.config_io import read_toml, to_dict
 from detent.presets import BASELINES, check_names, configure, table
 
 _DEFAULTS: dict[str, Any] = {
