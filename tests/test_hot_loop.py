@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from detent.collector import Collector
 from detent.config import Config, EvalConfig, UpdateConfig
 from detent.envs import Step
 from detent.presets import configure
 from detent.progress import Silent
-from detent.rollout import allocate
 from detent.session import resolve
 from detent.trainer import Trainer
 
@@ -72,8 +72,8 @@ def make_trainer(**update: Any) -> Trainer:
     settings: Config = configure(TARGET, overrides={"steps": 128, "env.num_envs": 4, "rollout_steps": 8, "threads": 1})
     settings = replace(settings, update=UpdateConfig(epochs=3, minibatches=4, **update), eval=EvalConfig(episodes=1))
     trainer = Trainer(resolve(settings), Silent(), None)
-    trainer.envs.close()
-    trainer.envs = OnDevice(trainer.envs)
+    trainer.close()
+    trainer.collector = Collector(trainer.policy, OnDevice(trainer.envs), trainer.config)
     return trainer
 
 
@@ -81,11 +81,9 @@ def make_trainer(**update: Any) -> Trainer:
 def test_an_iteration_reads_once_and_once_more_per_epoch_for_the_target_kl(target_kl: float, reads: int) -> None:
     """Everything it reports, and whether the rollout is finite."""
     trainer = make_trainer(target_kl=target_kl)
-    observation = trainer.envs.reset(0)
-    rollout = allocate(trainer.policy, observation, 8)
-    observation, _ = trainer._iterate(observation, rollout)
+    trainer._iterate()
     with Calls() as calls, Sizes() as sizes:
-        trainer._iterate(observation, rollout)
+        trainer._iterate()
     assert calls.of(READS) == reads
     assert calls.of(COPIES) == 0
     assert sizes.count <= reads

@@ -27,6 +27,7 @@ LAYERS = [
     "policy",
     "envs",
     "rollout",
+    "collector",
     "advantages",
     "diagnostics",
     "objectives",

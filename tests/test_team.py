@@ -41,8 +41,7 @@ def test_processes_add_up_and_see_each_others_memory(size: int) -> None:
             seen[team.rank, i] = team.sum(torch.tensor([10.0**team.rank + i]))[0]
         team.meet()
 
-    if size > 1:
-        team.start(work)
+    team.start(work)
     for _ in range(2):
         seen.zero_()
         team.meet()
@@ -52,11 +51,27 @@ def test_processes_add_up_and_see_each_others_memory(size: int) -> None:
     team.close()
 
 
+def test_the_first_process_gathers_what_all_have() -> None:
+    team = Team(3)
+    # More than a socket holds at once.
+    team.start(lambda: team.gather((team.rank, "x" * 10**6 * team.rank)))
+    for _ in range(2):
+        team.meet()
+        assert team.gather((0, "")) == [(rank, "x" * 10**6 * rank) for rank in range(3)]
+    os.kill(team._pids[1], signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"update process 1 \(of 3\) was killed by SIGKILL"):
+        team.gather((0, ""))
+
+
 def test_closing_ends_the_processes() -> None:
     team = Team(2)
+    with pytest.raises(RuntimeError, match="have not been started, or are closed"):
+        team.meet()
     team.start(lambda: None)
     (pid,) = team._pids.values()
     team.close()
+    with pytest.raises(RuntimeError, match="have not been started, or are closed"):
+        team.meet()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 

@@ -369,7 +369,7 @@ def test_success_goes_before_return_and_silence_means_none(tmp_path: Path) -> No
     assert trainer._improves((0.1, 50.0)), "the first success counts more than any return"
     assert not trainer._improves((0.0, 5000.0))
     assert trainer._improves((0.1, 60.0))
-    trainer.envs.close()
+    trainer.close()
     episodes = (Episode(0, 1.0, 5, success=1.0), Episode(1, 1.0, 5), Episode(2, 1.0, 5), Episode(3, 1.0, 5))
     assert Evaluation(episodes).summary(TARGET)["success_once"] == 0.25
     assert "success_once" not in Evaluation(episodes[1:]).summary(TARGET)

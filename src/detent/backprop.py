@@ -46,8 +46,11 @@ class LinearPass:
 class TanhPass:
     def forward(self, inputs: Tensor) -> Tensor:
         # In place, to the bit what `Tanh` gives: the policy that acted is the one that is updated.
-        on_cpu = inputs.device.type == "cpu"
-        self._outputs = inputs.mul_(2).sigmoid_().mul_(2).sub_(1) if on_cpu else inputs.tanh_()
+        if inputs.device.type == "cpu":
+            half = inputs.add_(inputs).sigmoid_()
+            self._outputs = half.add_(half).sub_(1)
+        else:
+            self._outputs = inputs.tanh_()
         return self._outputs
 
     def backward(self, gradient: Tensor) -> Tensor:

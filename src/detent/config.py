@@ -208,7 +208,7 @@ class UpdateConfig:
     diagnostics: bool = True
     """Measure gradient variance, signal-to-noise ratio and KL per action dimension in every update."""
     processes: int = 0
-    """Processes that share each minibatch of PPO and SPO, a core each; 0: one per thread where that helps."""
+    """Processes that share the minibatches of PPO and SPO and EnvPool's environments; 0: one per thread where it helps."""
     compile: bool = False
     """Let torch.compile fuse small operations of PPO and SPO updates; takes twenty seconds, needs a C++ compiler."""
 

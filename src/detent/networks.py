@@ -19,7 +19,11 @@ class Tanh(nn.Module):
     """tanh(x), on a CPU as 2 sigmoid(2x) - 1: torch's own takes twice as long there."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return inputs.tanh() if inputs.device.type != "cpu" else 2 * (2 * inputs).sigmoid() - 1
+        if inputs.device.type != "cpu":
+            return inputs.tanh()
+        # A tensor plus itself: torch takes twice as long to multiply a small one by a number.
+        half = (inputs + inputs).sigmoid_()
+        return half + half - 1
 
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": Tanh, "relu": nn.ReLU}

@@ -7,7 +7,6 @@ from typing import Protocol, TypeAlias
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.optim.adam import adam
 
 from detent.backprop import written_out
 from detent.config import UpdateConfig
@@ -104,20 +103,21 @@ class FlatAdam:
             spread.add(self._watched, squares[0])
         if config.max_grad_norm > 0:
             gradient.mul_((config.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
-        adam(
+        step = self._steps[team.rank].add_(1)
+        # What torch.optim.Adam(fused=True) calls, without its preparations for many parameters.
+        torch._fused_adam_(
             [self._part],
             [gradient],
             [self._part_avg],
             [self._part_sq],
             [],
-            [self._steps[team.rank]],
-            fused=True,
-            amsgrad=False,
+            [step],
+            lr=self.learning_rate,
             beta1=0.9,
             beta2=0.999,
-            lr=self.learning_rate,
             weight_decay=config.weight_decay,
             eps=config.adam_eps,
+            amsgrad=False,
             maximize=False,
         )
         team.meet()

@@ -88,9 +88,8 @@ class Policy(nn.Module):
     @torch.no_grad()
     def act(self, observation: Observation, generator: Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Sampled choice `[N, m]`, its log-probability per dimension `[N, m]`, and the action it stands for."""
-        params = self.params(self.normalize(observation))
-        choice = self.head.sample(params, generator)
-        return choice, self.head.log_prob(params, choice), self.head.to_action(choice)
+        choice, log_prob = self.head.draw(self.actor(self.features(self.normalize(observation))), generator)
+        return choice, log_prob, self.head.to_action(choice)
 
     @torch.no_grad()
     def forward(self, observation: Any, deterministic: bool = True, generator: Generator | None = None) -> Any:

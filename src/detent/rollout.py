@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -49,6 +51,17 @@ class Rollout:
     """Episodes that ended in this rollout."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Where the time went: `act`, `simulate`."""
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Rollout:
+        """The same with `function` of every tensor, and nothing else."""
+        tensors: dict[str, Any] = {
+            key: function(value) for key, value in vars(self).items() if isinstance(value, Tensor)
+        }
+        return Rollout(observation={key: function(value) for key, value in self.observation.items()}, **tensors)
+
+    def columns(self, rows: slice) -> Rollout:
+        """The part of some of the environments, in the same memory."""
+        return self.map(lambda tensor: tensor[rows] if tensor is self.last_value else tensor[:, rows])
 
     @property
     def ended(self) -> Tensor:

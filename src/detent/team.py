@@ -1,8 +1,9 @@
-"""Processes that share the work of an update, each on one core, with a few meetings per minibatch.
+"""Processes that share the work of a rollout or an update, each on one core.
 
 Threads inside each operation (OpenMP) meet some hundred times per minibatch. If they sleep between meetings a second
 core gains nothing, and if they spin they crawl as soon as another job shares the machine. Threads of Python hand the
-interpreter lock back and forth as often. Processes that each do their own part of a minibatch meet three times.
+interpreter lock back and forth as often. Processes that each do their own part of a minibatch meet three times, and
+those that each have their own environments once per rollout.
 """
 
 from __future__ import annotations
@@ -10,23 +11,28 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import pickle
 import signal
 import socket
+import struct
 import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 Pairs: TypeAlias = dict[tuple[int, int], tuple[socket.socket, socket.socket]]
+Value = TypeVar("Value")
 
 _SPIN_SECONDS = 2e-4
 """How long a meeting is awaited awake, which saves the wake-up of a core where the others are nearly there."""
 _BOARD = 4096
 """Numbers that `Team.sum` can add up at once."""
+_LENGTH = struct.Struct("!Q")
+"""What `Team.gather` sends before each message."""
 
 
 def supported() -> bool:
@@ -41,19 +47,27 @@ def shared_zeros(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Te
     return torch.frombuffer(memory, dtype=dtype, count=count).view(torch.Size(shape))
 
 
+def shared_copy(tensor: Tensor) -> Tensor:
+    """The same in memory that processes forked later share."""
+    return shared_zeros(tensor.shape, tensor.dtype).copy_(tensor)
+
+
 class Team:
     """`size` processes doing the same work, of which this is number `rank`; number 0 is the one that started it."""
 
-    def __init__(self, size: int) -> None:
-        self.size, self.rank = size, 0
-        self._boards = shared_zeros((2, size, _BOARD), torch.float64)
+    def __init__(self, size: int, name: str = "update") -> None:
+        """`name` is for the sentence about a process that died."""
+        self.size, self.rank, self._name = size, 0, name
+        # NumPy's, which is quicker with a few numbers.
+        self._boards = shared_zeros((2, size, _BOARD), torch.float64).numpy()
         self._turn = 0
         self._links: dict[int, socket.socket] = {}
         self._pids: dict[int, int] = {}
 
-    def share(self, total: int) -> slice:
-        """This process's part of `total` things."""
-        return slice(total * self.rank // self.size, total * (self.rank + 1) // self.size)
+    def share(self, total: int, rank: int | None = None) -> slice:
+        """The part of `total` things that is this process's, or that of number `rank`."""
+        rank = self.rank if rank is None else rank
+        return slice(total * rank // self.size, total * (rank + 1) // self.size)
 
     def start(self, work: Callable[[], object]) -> None:
         """Fork the others; each meets the first process and does `work`, again and again until that one is gone."""
@@ -102,6 +116,8 @@ class Team:
 
     def meet(self) -> None:
         """Wait until every process is here."""
+        if len(self._links) != self.size - 1:
+            raise RuntimeError(f"the {self._name} processes have not been started, or are closed")
         for rank, link in self._links.items():
             try:
                 link.send(b"m")
@@ -134,9 +150,33 @@ class Team:
         # Two boards in turn: nobody writes on one again before all have read it.
         self._turn = 1 - self._turn
         board = self._boards[self._turn, :, : len(values)]
-        board[self.rank] = values
+        board[self.rank] = values.numpy()
         self.meet()
-        return board.sum(0).to(values.dtype)
+        return torch.from_numpy(board.sum(0)).to(values.dtype)
+
+    def gather(self, value: Value) -> list[Value]:
+        """For number 0, which waits for them: the values of all processes in order. The others get their own back."""
+        if self.rank:
+            message = pickle.dumps(value)
+            self._links[0].sendall(_LENGTH.pack(len(message)) + message)
+            return [value]
+        values = [value]
+        for rank in range(1, self.size):
+            (length,) = _LENGTH.unpack(self._receive(rank, _LENGTH.size))
+            values.append(pickle.loads(self._receive(rank, length)))
+        return values
+
+    def _receive(self, rank: int, length: int) -> bytes:
+        message = b""
+        while len(message) < length:
+            try:
+                came = self._links[rank].recv(length - len(message))
+            except ConnectionResetError:
+                came = b""
+            if not came:
+                raise self._lost(rank)
+            message += came
+        return message
 
     def _lost(self, rank: int) -> Exception:
         if self.rank:
@@ -146,7 +186,7 @@ class Team:
         rank = next((other for other, code in codes.items() if code), rank)
         code = codes[rank]
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return RuntimeError(f"update process {rank} (of {self.size}) {how}; its own words, if any, are above")
+        return RuntimeError(f"{self._name} process {rank} (of {self.size}) {how}; its own words, if any, are above")
 
     def close(self) -> dict[int, int]:
         """End the other processes; their exit codes."""

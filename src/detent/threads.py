@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
+from collections.abc import Iterator
 
 WAIT_POLICY = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Waiting threads sleep. By default they spin, and as soon as any other job shares the cores, two spinning threads are
@@ -16,6 +18,20 @@ def core_numbers() -> list[int]:
     if sys.platform == "linux":
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+@contextlib.contextmanager
+def pinned(core: int | None) -> Iterator[None]:
+    """Keep this thread, and those it starts meanwhile, on one core; with None, wherever they may be already."""
+    if core is None or sys.platform != "linux":
+        yield
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def usable_cores() -> int:

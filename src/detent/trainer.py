@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from detent import checkpoint
+from detent.collector import Collector
 from detent.config import Config, ConfigError
 from detent.envs import make_envs
 from detent.evaluate import Evaluator, success_rates
@@ -24,10 +25,9 @@ from detent.paper import normalized
 from detent.policy import Policy
 from detent.prepare import make_batch
 from detent.progress import Reporter
-from detent.rollout import NonFiniteError, Rollout, allocate, checksum, collect, require_finite, require_finite_rows
+from detent.rollout import NonFiniteError, Rollout, checksum, require_finite, require_finite_rows
 from detent.runlog import RunLog
 from detent.signals import StopRequest
-from detent.spaces import Observation
 from detent.streams import derive
 from detent.trust_region import TrustRegion
 
@@ -59,6 +59,9 @@ class Trainer:
         self._evaluator = Evaluator(config)
         self.policy = Policy(self.spec, config).to(self.device)
         self.rule = make_update_rule(self.policy, config)
+        # EnvPool's environments can be split; others bring processes of their own, or none.
+        processes = config.update.processes if config.env.backend == "envpool" else 1
+        self.collector = Collector(self.policy, self.envs, config, processes)
         self.reward_scaler = RewardScaler(config.env.num_envs, config.advantage.gamma, config.normalize.clip).to(
             self.device
         )
@@ -85,11 +88,10 @@ class Trainer:
                     self._save(log, "scheduled")
                 self._warm_up()
                 self._evaluate(log)
-            observation = self._rebuild()
-            rollout = allocate(self.policy, observation, config.rollout_steps)
+            self._rebuild()
             stopping = False
             while self.iteration < config.iterations and not stopping:
-                observation, row = self._iterate(observation, rollout)
+                row = self._iterate()
                 finished = self.iteration == config.iterations
                 due = self.iteration % config.iterations_per(config.eval.interval) == 0
                 scheduled = self.iteration % config.iterations_per(config.checkpoint.interval) == 0
@@ -104,7 +106,7 @@ class Trainer:
                 if scheduled:
                     self._save(log, "scheduled")
                     if not (stopping or finished):
-                        observation = self._rebuild()
+                        self._rebuild()
                 elif stopping or finished:
                     self._save(log, "final")
                 elif improved:
@@ -113,11 +115,11 @@ class Trainer:
         log.set_status("finished" if finished else "stopped", "all steps done" if finished else "stopped on request")
         return Result(log.path, self.step, finished, self.last_evaluation)
 
-    def _iterate(self, observation: Observation, rollout: Rollout) -> tuple[Observation, Row]:
-        """One rollout and one update; the observation to act on next, and the iteration's metrics."""
+    def _iterate(self) -> Row:
+        """One rollout and one update; the iteration's metrics."""
         config = self.config
         started = time.perf_counter()
-        observation = collect(self.policy, self.envs, observation, rollout, self._generator("act"))
+        rollout = self.collector.collect(self.iteration, fresh=self.iteration == self.rebuilt_at)
         prepared = time.perf_counter()
         batch = self._batch(rollout)
         updating = time.perf_counter()
@@ -143,7 +145,7 @@ class Trainer:
         row |= self._episodes(rollout) | losses
         row["learning_rate"] = learning_rate
         row |= {f"time/{part}": value for part, value in seconds.items()}
-        return observation, row | {"time/sps": config.batch_size / seconds["iteration"]}
+        return row | {"time/sps": config.batch_size / seconds["iteration"]}
 
     def _batch(self, rollout: Rollout) -> Batch:
         """The rollout as the update sees it, its rewards scaled with statistics that it is part of."""
@@ -183,12 +185,11 @@ class Trainer:
         """Share of the transitions since the last rebuild whose episodes the next one cuts off."""
         return int(self.unfinished.sum()) / ((self.iteration - self.rebuilt_at) * self.config.batch_size)
 
-    def _rebuild(self) -> Observation:
-        """Environments made anew from a seed of this iteration, so that resuming here changes nothing."""
+    def _rebuild(self) -> None:
+        """Let the next rollout make environments anew from a seed of its iteration: resuming here changes nothing."""
         self.rebuilt_at = self.iteration
         self.unfinished.zero_()
         self.reward_scaler.forget_episodes()
-        return self.envs.reset(derive(self.config.seed, "envs", self.iteration))
 
     def _generator(self, stream: str) -> torch.Generator:
         return torch.Generator(self.device).manual_seed(derive(self.config.seed, stream, self.iteration))
@@ -234,7 +235,7 @@ class Trainer:
     def close(self) -> None:
         """Give back processes and environments."""
         self.rule.close()
-        self.envs.close()
+        self.collector.close()
         self._evaluator.close()
 
     def start_from(self, run: Path) -> None:

@@ -65,6 +65,27 @@ def test_the_same_start_and_actions_give_gymnasiums_trajectory(task: str) -> Non
         assert largest > 50, "no contact force was seen"
 
 
+def test_parts_are_the_environments_of_the_whole() -> None:
+    whole = EnvPoolEnvs("Hopper-v4", 5, EnvConfig(), 2)
+    parts = [whole.part(slice(0, 2)), whole.part(slice(2, 5))]
+    generator = torch.Generator().manual_seed(0)
+    assert torch.equal(whole.reset(3)["state"], torch.cat([part.reset(3)["state"] for part in parts]))
+    ended: set[int] = set()
+    for _ in range(60):
+        action = actions(whole, generator)
+        step, steps = (
+            whole.step(action),
+            [part.step(rows) for part, rows in zip(parts, action.split([2, 3]), strict=True)],
+        )
+        assert torch.equal(step.observation["state"], torch.cat([each.observation["state"] for each in steps]))
+        assert torch.equal(step.reward, torch.cat([each.reward for each in steps]))
+        assert list(step.episodes) == [episode for each in steps for episode in each.episodes]
+        ended |= {episode.env for episode in step.episodes}
+    assert ended == set(range(5))
+    for envs in (whole, *parts):
+        envs.close()
+
+
 @pytest.mark.parametrize("task", sorted(NOISY))
 def test_tasks_with_a_noisy_start_can_be_stepped(task: str) -> None:
     envs = EnvPoolEnvs(task, 2, EnvConfig())

@@ -13,7 +13,17 @@ from detent.spaces import EnvSpec, Observation
 if TYPE_CHECKING:
     from gymnasium import Env
 
-__all__ = ["Episode", "Observation", "Step", "VectorEnv", "choose_backend", "make_envs", "make_eval_envs", "probe"]
+__all__ = [
+    "Episode",
+    "Observation",
+    "Step",
+    "VectorEnv",
+    "choose_backend",
+    "make_envs",
+    "make_eval_envs",
+    "probe",
+    "split",
+]
 
 Backend = Literal["envpool", "gymnasium", "physx_cpu", "physx_cuda"]
 
@@ -88,6 +98,17 @@ def make_envs(task: str, config: EnvConfig, num_envs: int, threads: int) -> Vect
     from detent.envs.gymnasium import GymnasiumEnvs
 
     return GymnasiumEnvs(task, num_envs, config)
+
+
+def split(envs: VectorEnv, parts: list[slice]) -> list[VectorEnv]:
+    """The same environments in parts that processes of their own may step; all of them together are closed."""
+    if len(parts) == 1:
+        return [envs]
+    from detent.envs.envpool import EnvPoolEnvs
+
+    assert isinstance(envs, EnvPoolEnvs)
+    envs.close()
+    return [envs.part(rows) for rows in parts]
 
 
 def make_for_film(task: str, config: EnvConfig) -> Env[Any, Any]:

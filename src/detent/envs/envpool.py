@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib.util
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -102,6 +103,8 @@ class EnvPoolEnvs:
     def __init__(self, task: str, num_envs: int, config: EnvConfig, num_threads: int = 0) -> None:
         """`num_threads` 0 lets EnvPool choose."""
         self.num_envs = num_envs
+        # Those with these numbers, of so many whose seeds are drawn together.
+        self._numbers, self._of = range(num_envs), num_envs
         self._task = task
         self._threads = min(num_threads, num_envs)
         self._kwargs = dict(config.kwargs)
@@ -109,6 +112,13 @@ class EnvPoolEnvs:
         self._limit = self.spec.max_episode_steps
         self._low, self._high = np.asarray(self.spec.action.low), np.asarray(self.spec.action.high)
         self._pool: Any = None
+
+    def part(self, rows: slice) -> EnvPoolEnvs:
+        """Some of these environments, seeded and numbered as they are here, and stepped by one thread."""
+        part = copy.copy(self)
+        part._numbers = self._numbers[rows]
+        part.num_envs, part._threads, part._pool = len(part._numbers), 1, None
+        return part
 
     def _make(self, seeds: list[int]) -> Any:
         import envpool
@@ -134,8 +144,8 @@ class EnvPoolEnvs:
     def reset(self, seed: int) -> Observation:
         self.close()
         # One seed per environment (31 bits); from a single one EnvPool makes seed + i, which run seeds would share.
-        seeds = (np.random.SeedSequence(seed).generate_state(self.num_envs) >> 1).tolist()
-        self._pool = self._make(seeds)
+        seeds = np.random.SeedSequence(seed).generate_state(self._of) >> 1
+        self._pool = self._make(seeds[list(self._numbers)].tolist())
         self._total_reward = np.zeros(self.num_envs)
         raw, info = self._pool.reset()
         return {"state": torch.from_numpy(self._in_order(raw, info, np.float32))}
@@ -190,7 +200,7 @@ class EnvPoolEnvs:
         }
         return tuple(
             Episode(
-                env=int(i),
+                env=self._numbers[i],
                 total_reward=float(self._total_reward[i]),
                 length=int(length[i]),
                 info={key: float(value[i]) for key, value in scalars.items()},

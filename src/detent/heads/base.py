@@ -49,6 +49,12 @@ class Head(nn.Module, ABC):
     def log_prob(self, params: Tensor, choice: Tensor) -> Tensor:
         """Log-probability (or log-density) of each dimension's choice `[B, m]`."""
 
+    def draw(self, outputs: Tensor, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
+        """`sample` from the network's outputs, and its `log_prob`; a closed form is faster than this."""
+        params = self(outputs)
+        choice = self.sample(params, generator)
+        return choice, self.log_prob(params, choice)
+
     def likelihood(self, outputs: Tensor, choice: Tensor) -> Likelihood:
         """`log_prob` and `entropy` from the network's outputs, with the way back; a closed form is faster than this."""
         with torch.enable_grad():

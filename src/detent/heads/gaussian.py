@@ -38,7 +38,7 @@ class DiagonalGaussian(Head):
 
     def log_prob(self, params: Tensor, choice: Tensor) -> Tensor:
         mean, log_std = params.unbind(-1)
-        return -0.5 * ((choice - mean) * (-log_std).exp()).square() - log_std - _HALF_LOG_TWO_PI
+        return _log_density((choice - mean) * (-log_std).exp(), log_std)
 
     def entropy(self, params: Tensor) -> Tensor:
         return params[..., 1] + 0.5 + _HALF_LOG_TWO_PI
@@ -85,6 +85,14 @@ class GaussianHead(DiagonalGaussian):
             mean = (self.high + self.low) / 2 + (self.high - self.low) / 2 * mean.tanh()
         return torch.stack([mean, log_std], dim=-1)
 
+    def draw(self, outputs: Tensor, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
+        log_std = self.log_std
+        if self._squash or log_std is None:
+            return super().draw(outputs, generator)
+        noise = torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype, device=outputs.device)
+        choice = torch.addcmul(outputs, log_std.exp(), noise)
+        return choice, _log_density((choice - outputs) * (-log_std).exp(), log_std)
+
     def likelihood(self, outputs: Tensor, choice: Tensor) -> Likelihood:
         log_std = self.log_std
         if self._squash or log_std is None:
@@ -99,5 +107,10 @@ class GaussianHead(DiagonalGaussian):
             torch.sum(weighted * z - weights, 0, out=log_std.grad)
             return weighted * precision
 
-        log_prob = torch.addcmul(-log_std - _HALF_LOG_TWO_PI, z, z, value=-0.5)
-        return Likelihood(log_prob, (log_std + 0.5 + _HALF_LOG_TWO_PI).expand_as(z), backward)
+        entropy = log_std + (0.5 + _HALF_LOG_TWO_PI)
+        return Likelihood(_log_density(z, log_std), entropy.expand_as(z), backward)
+
+
+def _log_density(z: Tensor, log_std: Tensor) -> Tensor:
+    """Of a normal distribution, `z` standard deviations from its mean."""
+    return torch.addcmul(-_HALF_LOG_TWO_PI - log_std, z, z, value=-0.5)

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("envpool")
+
+import detent
+from detent.collector import Collector
+from detent.config import Config
+from detent.envs import make_envs, split
+from detent.objectives import make_policy_loss
+from detent.optimize import FirstOrder
+from detent.policy import Policy
+from detent.presets import configure
+from detent.rollout import Rollout, allocate, collect
+from detent.streams import derive
+from detent.team import supported
+from detent.threads import core_numbers
+
+pytestmark = pytest.mark.skipif(not supported(), reason="needs fork and shared anonymous memory (Linux)")
+
+STEPS = 60
+"""Enough for Hopper's episodes to end under a policy that knows nothing."""
+
+
+def config_of(variant: str) -> Config:
+    overrides = {"env.num_envs": 5, "rollout_steps": STEPS, "actor.width": 16, "env.backend": "envpool", "threads": 1}
+    return configure("Hopper-v4", variant=variant, overrides=overrides)
+
+
+def with_shared_parameters(policy: Policy, config: Config) -> Policy:
+    """In the memory, and so with the roundings, that they have in a run."""
+    FirstOrder(policy, make_policy_loss(config), replace(config.update, processes=2))
+    return policy
+
+
+def change(policy: Policy, states: list[Tensor]) -> None:
+    """What happens between two rollouts."""
+    policy.update_statistics({"state": torch.cat(states, dim=1)})
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            parameter.add_(0.01)
+
+
+def collected_apart(config: Config, iterations: dict[int, bool]) -> list[list[Rollout]]:
+    """By this process, one part after the other: the rollouts of `iterations`, which tell whether environments are
+    fresh."""
+    envs = make_envs(config.task, config.env, 5, 1)
+    policy = with_shared_parameters(Policy(envs.spec, config), config)
+    parts = split(envs, [slice(0, 2), slice(2, 5)])
+    observations = [part.reset(0) for part in parts]
+    rollouts = []
+    for iteration, fresh in iterations.items():
+        if fresh:
+            observations = [part.reset(derive(config.seed, "envs", iteration)) for part in parts]
+        filled = []
+        for rank, part in enumerate(parts):
+            names: list[str | int] = ["act", iteration, *([rank] if rank else [])]
+            generator = torch.Generator().manual_seed(derive(config.seed, *names))
+            filled.append(allocate(policy, observations[rank], STEPS))
+            observations[rank] = collect(policy, part, observations[rank], filled[-1], generator)
+        rollouts.append(filled)
+        change(policy, [each.observation["state"] for each in filled])
+    for part in parts:
+        part.close()
+    return rollouts
+
+
+@pytest.mark.parametrize("variant", ["rn-d", "mlp-c"])
+def test_two_processes_collect_what_one_would_part_by_part(variant: str) -> None:
+    config = config_of(variant)
+    iterations = {7: True, 8: False, 9: True}
+    expected = collected_apart(config, iterations)
+    envs = make_envs(config.task, config.env, 5, 1)
+    policy = with_shared_parameters(Policy(envs.spec, config), config)
+    collector = Collector(policy, envs, config, processes=2)
+    cores = core_numbers()
+    for (iteration, fresh), wanted in zip(iterations.items(), expected, strict=True):
+        rollout = collector.collect(iteration, fresh)
+        for name, tensor in vars(rollout).items():
+            if isinstance(tensor, Tensor):
+                along = 0 if name == "last_value" else 1
+                assert torch.equal(tensor, torch.cat([getattr(part, name) for part in wanted], along)), name
+        state = rollout.observation["state"]
+        assert torch.equal(state, torch.cat([part.observation["state"] for part in wanted], 1))
+        assert rollout.episodes == [episode for part in wanted for episode in part.episodes]
+        assert {episode.env for episode in rollout.episodes} == set(range(5))
+        assert set(rollout.seconds) == {"act", "simulate"}
+        assert core_numbers() == cores
+        change(policy, [state])
+    collector.close()
+
+
+def test_a_process_that_is_killed_ends_the_rollout_with_a_sentence() -> None:
+    config = config_of("mlp-c")
+    envs = make_envs(config.task, config.env, 5, 1)
+    collector = Collector(Policy(envs.spec, config), envs, config, processes=2)
+    collector.collect(0, fresh=True)
+    os.kill(collector._team._pids[1], signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"rollout process 1 \(of 2\) was killed by SIGKILL"):
+        collector.collect(1, fresh=False)
+    collector.close()
+
+
+def test_a_run_in_two_processes_resumes_to_the_bit(tmp_path: Path) -> None:
+    config = replace(config_of("mlp-c"), steps=1500)
+    config = replace(
+        config,
+        update=replace(config.update, processes=2, minibatches=5, epochs=2),
+        checkpoint=replace(config.checkpoint, interval=600),
+        eval=replace(config.eval, episodes=1, num_envs=1),
+    )
+    detent.train(config, out=tmp_path / "whole")
+    detent.train(config, out=tmp_path / "cut", on_iteration=lambda row, policy: row["iteration"] == 3)
+    assert detent.resume(tmp_path / "cut", exact=True).finished
+    whole, cut = (detent.load(tmp_path / name).state_dict() for name in ("whole", "cut"))
+    assert all(torch.equal(value, cut[key]) for key, value in whole.items())
