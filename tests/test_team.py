@@ -54,13 +54,13 @@ def test_processes_add_up_and_see_each_others_memory(size: int) -> None:
 def test_the_first_process_gathers_what_all_have() -> None:
     team = Team(3)
     # More than a socket holds at once.
-    team.start(lambda: team.gather((team.rank, "x" * 10**6 * team.rank)))
+    team.start(lambda: team.gather([team.rank, "x" * 10**6 * team.rank]))
     for _ in range(2):
         team.meet()
-        assert team.gather((0, "")) == [(rank, "x" * 10**6 * rank) for rank in range(3)]
+        assert team.gather([0, ""]) == [[rank, "x" * 10**6 * rank] for rank in range(3)]
     os.kill(team._pids[1], signal.SIGKILL)
     with pytest.raises(RuntimeError, match=r"update process 1 \(of 3\) was killed by SIGKILL"):
-        team.gather((0, ""))
+        team.gather([0, ""])
 
 
 def test_closing_ends_the_processes() -> None:

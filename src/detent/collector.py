@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
+from typing import Any
 
 import torch
 
 from detent.config import Config
-from detent.envs import Observation, VectorEnv, split
+from detent.envs import Episode, Observation, VectorEnv, split
 from detent.policy import Policy
 from detent.rollout import Rollout, allocate, collect
 from detent.streams import derive
@@ -49,7 +51,8 @@ class Collector:
         team.meet()
         part = self._fill(iteration)
         waiting = time.perf_counter()
-        self._rollout.episodes = [episode for episodes in team.gather(part.episodes) for episode in episodes]
+        gathered = team.gather(as_dicts(part.episodes))
+        self._rollout.episodes = [Episode(**fields) for episodes in gathered for fields in episodes]
         self._rollout.seconds = part.seconds
         self._rollout.seconds["simulate"] += time.perf_counter() - waiting
         return self._rollout
@@ -66,7 +69,7 @@ class Collector:
         iteration, fresh = self._order.tolist()
         if fresh:
             self._reset(iteration)
-        self._team.gather(self._fill(iteration).episodes)
+        self._team.gather(as_dicts(self._fill(iteration).episodes))
 
     def _reset(self, iteration: int) -> None:
         with pinned(self._core()):
@@ -93,3 +96,7 @@ class Collector:
         for part in self._parts:
             part.close()
         self._envs.close()
+
+
+def as_dicts(episodes: list[Episode]) -> list[dict[str, Any]]:
+    return [asdict(episode) for episode in episodes]

@@ -208,7 +208,7 @@ class UpdateConfig:
     diagnostics: bool = True
     """Measure gradient variance, signal-to-noise ratio and KL per action dimension in every update."""
     processes: int = 0
-    """Processes that share the minibatches of PPO and SPO and EnvPool's environments; 0: one per thread where it helps."""
+    """Processes that share minibatches of PPO and SPO, and EnvPool's environments; 0: one per thread where it helps."""
     compile: bool = False
     """Let torch.compile fuse small operations of PPO and SPO updates; takes twenty seconds, needs a C++ compiler."""
 

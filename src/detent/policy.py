@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
+from detent.backprop import written_out
 from detent.config import Config
 from detent.heads import make_head
 from detent.networks import Encoder, linear, make_trunk
@@ -43,6 +44,8 @@ class Policy(nn.Module):
             self.critic = nn.Sequential(critic_trunk, linear(critic_trunk.num_features, 1, gain=1.0))
             # Registered last: the first parameters are the actor's own.
             self.encoder = encoder
+        # The actor again, without what modules and autograd add to a few rows.
+        self._acting = written_out(self.actor)
 
     @property
     def device(self) -> torch.device:
@@ -88,7 +91,8 @@ class Policy(nn.Module):
     @torch.no_grad()
     def act(self, observation: Observation, generator: Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Sampled choice `[N, m]`, its log-probability per dimension `[N, m]`, and the action it stands for."""
-        choice, log_prob = self.head.draw(self.actor(self.features(self.normalize(observation))), generator)
+        outputs = self._acting.forward(self.features(self.normalize(observation)))
+        choice, log_prob = self.head.draw(outputs, generator)
         return choice, log_prob, self.head.to_action(choice)
 
     @torch.no_grad()
