@@ -63,7 +63,8 @@ def log_ratios(policy: Policy, rollout: Rollout, size: int = 7) -> Tensor:
     )
     rule = FirstOrder(policy, PPOLoss(PPOConfig()), UpdateConfig())
     order = torch.randperm(len(flat.value), generator=torch.Generator().manual_seed(0))
-    return torch.cat([rule.differentiate(rows, 1.0)["log_ratio"].sum(-1) for rows in flat.minibatches(order, size)])
+    with torch.no_grad():
+        return torch.cat([rule.differentiate(rows, 1.0)["log_ratio"].sum(-1) for rows in flat.minibatches(order, size)])
 
 
 @pytest.mark.parametrize("task", [TARGET, "Hopper-v4"])

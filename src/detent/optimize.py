@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
@@ -31,7 +32,8 @@ class Objective(Protocol):
     """What a minibatch loop descends on."""
 
     def differentiate(self, minibatch: Batch, scale: float) -> Seen:
-        """Write the gradient of `scale` times the loss, summed over transitions, to the parameters' `grad`."""
+        """Write the gradient of `scale` times the loss, summed over transitions, to the parameters' `grad`; called with
+        autograd off."""
         ...
 
     def report(self, seen: Seen, batch: Batch) -> Metrics:
@@ -89,7 +91,6 @@ class FlatAdam:
     def new_spread(self) -> GradientSpread:
         return GradientSpread(self._watched, self.watched, self.team)
 
-    @torch.no_grad()
     def step(self, spread: GradientSpread | None = None) -> Tensor:
         """Descend along the gradient that is there; the norm of all of it before clipping."""
         team, config = self.team, self._config
@@ -194,11 +195,11 @@ class FirstOrder:
         self.optimizer.learning_rate = self._learning_rate.item()
         return descend(self.optimizer, self._shared, self._objective, self._config, generator, also, self._order)
 
-    @torch.no_grad()
     def differentiate(self, minibatch: Batch, scale: float) -> Seen:
         """What autograd would make of `total_loss`, by the passes and closed forms of networks, head and losses."""
         encoder, config = self._policy.encoder, self._config
-        with torch.set_grad_enabled(encoder.has_images):
+        # The convolutions are autograd's.
+        with torch.enable_grad() if encoder.has_images else nullcontext():
             features = self._policy.features(minibatch.observation)
         inputs = features.detach()
         outputs, value = self._actor.forward(inputs), self._critic.forward(inputs).squeeze(-1)
@@ -211,7 +212,6 @@ class FirstOrder:
         for_value = value_gradient(value, minibatch.value, minibatch.returns, config.value_clip)
         for_critic = self._critic.backward((scale * config.value_coef * for_value).unsqueeze(-1))
         if encoder.has_images:
-            # The convolutions are autograd's.
             for parameter in encoder.parameters():
                 assert parameter.grad is not None
                 parameter.grad.zero_()
@@ -242,6 +242,7 @@ class FirstOrder:
         self._team.close()
 
 
+@torch.no_grad()
 def descend(
     optimizer: FlatAdam,
     batch: Batch,

@@ -94,7 +94,6 @@ class Regression:
         self._policy, self._clip = policy, config.value_clip
         self._critic = written_out(policy.critic)
 
-    @torch.no_grad()
     def differentiate(self, minibatch: Batch, scale: float) -> Seen:
         value = self._critic.forward(self._policy.features(minibatch.observation)).squeeze(-1)
         gradient = value_gradient(value, minibatch.value, minibatch.returns, self._clip)
