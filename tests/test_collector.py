@@ -15,6 +15,7 @@ import detent
 from detent.collector import Collector
 from detent.config import Config
 from detent.envs import make_envs, split
+from detent.envs.envpool import EnvPoolEnvs
 from detent.objectives import make_policy_loss
 from detent.optimize import FirstOrder
 from detent.policy import Policy
@@ -54,7 +55,7 @@ def collected_apart(config: Config, iterations: dict[int, bool]) -> list[list[Ro
     fresh."""
     envs = make_envs(config.task, config.env, 5, 1)
     policy = with_shared_parameters(Policy(envs.spec, config), config)
-    parts = split(envs, [slice(0, 2), slice(2, 5)])
+    parts = split(envs, [slice(0, 2), slice(2, 5)], threads=2)
     observations = [part.reset(0) for part in parts]
     rollouts = []
     for iteration, fresh in iterations.items():
@@ -98,6 +99,53 @@ def test_two_processes_collect_what_one_would_part_by_part(variant: str) -> None
     collector.close()
 
 
+@pytest.mark.parametrize(
+    ("threads", "processes", "expected"), [(2, 2, [1, 1]), (8, 2, [2, 3]), (1, 3, [1, 1, 1]), (4, 9, [1] * 5)]
+)
+def test_processes_divide_environments_and_threads(threads: int, processes: int, expected: list[int]) -> None:
+    config = replace(config_of("mlp-c"), threads=threads)
+    envs = make_envs(config.task, config.env, 5, threads)
+    collector = Collector(Policy(envs.spec, config), envs, config, processes)
+    rollout = collector.collect(0, fresh=True)
+    # No more threads than environments.
+    assert [part._threads for part in collector._parts if isinstance(part, EnvPoolEnvs)] == expected
+    assert {episode.env for episode in rollout.episodes} == set(range(5))
+    assert len(collector._team._pids) == len(expected) - 1
+    collector.close()
+
+
+def test_processes_stay_on_a_core_each_where_there_is_one_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of("mlp-c")
+    envs = make_envs(config.task, config.env, 5, 1)
+    policy = Policy(envs.spec, config)
+    for cores, expected in (([3, 5], 3), ([3, 5, 7], None)):
+        monkeypatch.setattr("detent.collector.core_numbers", lambda cores=cores: cores)
+        assert Collector(policy, envs, config, processes=2)._core() == expected
+        assert Collector(policy, envs, config, processes=1)._core() is None
+
+
+def test_closing_in_the_middle_of_a_rollout_waits_for_nobody() -> None:
+    config = replace(config_of("mlp-c"), rollout_steps=100_000)
+    envs = make_envs(config.task, config.env, 5, 1)
+    collector = Collector(Policy(envs.spec, config), envs, config, processes=2)
+
+    def interrupt(signum: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 2.0)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            collector.collect(0, fresh=True)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    (pid,) = collector._team._pids.values()
+    collector.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
 def test_a_process_that_is_killed_ends_the_rollout_with_a_sentence() -> None:
     config = config_of("mlp-c")
     envs = make_envs(config.task, config.env, 5, 1)
@@ -117,7 +165,13 @@ def test_a_run_in_two_processes_resumes_to_the_bit(tmp_path: Path) -> None:
         checkpoint=replace(config.checkpoint, interval=600),
         eval=replace(config.eval, episodes=1, num_envs=1),
     )
-    detent.train(config, out=tmp_path / "whole")
+    children = []
+
+    def count(row: object, policy: object) -> None:
+        children.append(len(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+
+    detent.train(config, out=tmp_path / "whole", on_iteration=count)
+    assert set(children) == {2}, "one for rollouts, one for updates"
     detent.train(config, out=tmp_path / "cut", on_iteration=lambda row, policy: row["iteration"] == 3)
     assert detent.resume(tmp_path / "cut", exact=True).finished
     whole, cut = (detent.load(tmp_path / name).state_dict() for name in ("whole", "cut"))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import warnings
@@ -146,6 +147,21 @@ def test_sampled_actions_have_the_probabilities_of_the_policy() -> None:
         found = np.bincount(bins, minlength=7)
         pooled = [*found[enough], found[~enough].sum()], [*expected[enough], expected[~enough].sum() + 1e-9]
         assert stats.chisquare(pooled[0], pooled[1], sum_check=False).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_acting_follows_the_weights_wherever_they_are(variant: str) -> None:
+    policy = make(configure("Hopper-v4", variant=variant, overrides={"actor.width": 8}))
+    observation = {"state": torch.from_numpy(observations(9))}
+    policy.act(observation)
+    other = copy.deepcopy(policy)
+    weights = {key: value + 0.1 for key, value in policy.state_dict().items() if key.startswith("actor.")}
+    other.load_state_dict(weights, strict=False, assign=True)
+    for each in (policy, other):
+        choice, _, _ = each.act(observation, torch.Generator().manual_seed(0))
+        params = each.params(each.normalize(observation)).detach()
+        assert torch.equal(choice, each.head.sample(params, torch.Generator().manual_seed(0)))
+    assert not torch.equal(params, policy.params(policy.normalize(observation)))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -66,7 +66,7 @@ def plain() -> tuple[PlainLines, io.StringIO]:
 def test_the_first_line_says_what_was_chosen_and_how_steps_were_rounded() -> None:
     assert describe(CONFIG) == (
         "Ant-v4 · rn-d · ppo · preset paper · seed 7 · "
-        "190,000 steps, rounded up to 197,632 (whole iterations of 16,384) · "
+        "190,000 steps, rounded up to 197,632 (1,024 random ones and whole iterations of 16,384) · "
         "16 environments (envpool) · 2 threads · cpu"
     )
     assert "· 197,632 steps ·" in describe(Config(steps=197_632))

@@ -111,12 +111,14 @@ def test_a_process_that_fails_says_why(capfd: pytest.CaptureFixture[str]) -> Non
     assert "the reason" in capfd.readouterr().err
 
 
-def test_the_others_go_when_the_first_process_is_killed() -> None:
+@pytest.mark.parametrize("busy", [False, True])
+def test_the_others_go_when_the_first_process_is_killed(busy: bool) -> None:
     reader, writer = os.pipe()
     first = os.fork()
     if first == 0:
         team = Team(2)
-        team.start(team.meet)
+        team.start(lambda: time.sleep(600) if busy else team.meet())
+        team.meet()
         os.write(writer, str(*team._pids.values()).encode())
         while True:
             team.meet()

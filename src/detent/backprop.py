@@ -31,24 +31,25 @@ class Pass(Protocol):
 class LinearPass:
     def __init__(self, layer: nn.Linear, first: bool) -> None:
         """The `first` layer of a network has no use for the gradient of its input, and does not compute it."""
-        self._weight, self._bias, self._first = layer.weight, layer.bias, first
+        self._layer, self._first = layer, first
 
     def forward(self, inputs: Tensor) -> Tensor:
         self._inputs = inputs
-        return linear(inputs, self._weight, self._bias)
+        return linear(inputs, self._layer.weight, self._layer.bias)
 
     def backward(self, gradient: Tensor) -> Tensor:
-        torch.mm(gradient.t(), self._inputs, out=self._weight.grad)
-        torch.sum(gradient, 0, out=self._bias.grad)
-        return gradient if self._first else gradient.mm(self._weight)
+        weight = self._layer.weight
+        torch.mm(gradient.t(), self._inputs, out=weight.grad)
+        torch.sum(gradient, 0, out=self._layer.bias.grad)
+        return gradient if self._first else gradient.mm(weight)
 
 
 class TanhPass:
     def forward(self, inputs: Tensor) -> Tensor:
         # In place, to the bit what `Tanh` gives: the policy that acted is the one that is updated.
         if inputs.device.type == "cpu":
-            half = inputs.add_(inputs).sigmoid_()
-            self._outputs = half.add_(half).sub_(1)
+            squashed = inputs.add_(inputs).sigmoid_()
+            self._outputs = squashed.add_(squashed).sub_(1)
         else:
             self._outputs = inputs.tanh_()
         return self._outputs

@@ -28,7 +28,7 @@ class Collector:
         """For more than one process the parameters of `policy` must be in shared memory, where `FirstOrder` has them;
         the others are forked by the first rollout."""
         self._policy, self._envs, self._config = policy, envs, config
-        self._team = Team(min(processes, envs.num_envs), "rollout")
+        self._team = Team(max(1, min(processes, envs.num_envs)), "rollout")
         if self._team.size > 1:
             for buffer in policy.buffers():
                 buffer.data = shared_copy(buffer)
@@ -39,16 +39,17 @@ class Collector:
 
     def collect(self, iteration: int, fresh: bool) -> Rollout:
         """Experience for `iteration`; with `fresh`, as the first time, in environments made anew from a seed of it."""
-        team = self._team
-        if not self._parts:
-            self._parts = split(self._envs, [team.share(self._envs.num_envs, rank) for rank in range(team.size)])
-        if fresh:
-            self._reset(iteration)
+        team, begun = self._team, self._rollout is not None
         if self._rollout is None:
+            parts = [team.share(self._envs.num_envs, rank) for rank in range(team.size)]
+            self._parts = split(self._envs, parts, self._config.threads)
+            self._reset(iteration)
             self._rollout = self._allocate()
             team.start(self._take_part)
-        self._order[0], self._order[1] = iteration, fresh
+        self._order[0], self._order[1] = iteration, fresh or not begun
         team.meet()
+        if fresh and begun:
+            self._reset(iteration)
         part = self._fill(iteration)
         waiting = time.perf_counter()
         gathered = team.gather(as_dicts(part.episodes))

@@ -22,8 +22,8 @@ class Tanh(nn.Module):
         if inputs.device.type != "cpu":
             return inputs.tanh()
         # A tensor plus itself: torch takes twice as long to multiply a small one by a number.
-        half = (inputs + inputs).sigmoid_()
-        return half + half - 1
+        squashed = (inputs + inputs).sigmoid_()
+        return squashed + squashed - 1
 
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": Tanh, "relu": nn.ReLU}

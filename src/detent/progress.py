@@ -46,9 +46,9 @@ def describe(config: Config) -> str:
     """The first line of a run: what it is, and what was made definite for this machine."""
     plan = f"{config.total_steps:,} steps"
     if config.total_steps != config.steps:
-        plan = (
-            f"{config.steps:,} steps, rounded up to {config.total_steps:,} (whole iterations of {config.batch_size:,})"
-        )
+        random = f"{config.warmup:,} random ones and " if config.warmup else ""
+        whole = f"{random}whole iterations of {config.batch_size:,}"
+        plan = f"{config.steps:,} steps, rounded up to {config.total_steps:,} ({whole})"
     scale = "" if config.scale == "auto" else f" at {config.scale} scale"
     seen = "" if config.env.obs == "state" else f" from {config.env.obs}"
     return (

@@ -50,7 +50,7 @@ class Rollout:
     episodes: list[Episode] = field(default_factory=list)
     """Episodes that ended in this rollout."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Where the time went: `act`, `simulate`."""
+    """Where the time went: `act`, and `simulate`, which contains waiting for other processes that collect."""
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Rollout:
         """The same with `function` of every tensor, and nothing else."""

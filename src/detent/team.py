@@ -9,6 +9,7 @@ those that each have their own environments once per rollout.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import mmap
 import os
@@ -31,6 +32,8 @@ _SPIN_SECONDS = 2e-4
 """How long a meeting is awaited awake, which saves the wake-up of a core where the others are nearly there."""
 _BOARD = 4096
 """Numbers that `Team.sum` can add up at once."""
+_PR_SET_PDEATHSIG = 1
+"""Linux: the signal that a process gets when its parent dies."""
 _LENGTH = struct.Struct("!Q")
 """What `Team.gather` sends before each message."""
 
@@ -96,9 +99,10 @@ class Team:
         """What a forked process does; whatever happens, it ends here and not in the trainer's code."""
         code = 1
         try:
-            # Stopping is the first process's business; this one goes when it is gone.
+            # Stopping is the first process's business; this one goes when it is gone, also from the middle of its work.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             # OpenMP's threads do not survive a fork; waiting for them would be for ever.
             torch.set_num_threads(1)
             self.rank, self._pids = rank, {}
@@ -158,7 +162,10 @@ class Team:
         """The values of all processes in order, of what JSON can say, for number 0; the others get their own back."""
         if self.rank:
             message = json.dumps(value).encode()
-            self._links[0].sendall(_LENGTH.pack(len(message)) + message)
+            try:
+                self._links[0].sendall(_LENGTH.pack(len(message)) + message)
+            except OSError:
+                raise self._lost(0) from None
             return [value]
         values = [value]
         for rank in range(1, self.size):
@@ -182,14 +189,20 @@ class Team:
         if self.rank:
             return EOFError()
         # The others end with 0 when one is lost; so it is the one with another code that is to be named.
-        codes = self.close()
+        codes = self._end()
         rank = next((other for other, code in codes.items() if code), rank)
         code = codes[rank]
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return RuntimeError(f"{self._name} process {rank} (of {self.size}) {how}; its own words, if any, are above")
 
-    def close(self) -> dict[int, int]:
-        """End the other processes; their exit codes."""
+    def close(self) -> None:
+        """End the other processes at once, whatever they are at."""
+        for pid in self._pids.values():
+            os.kill(pid, signal.SIGKILL)
+        self._end()
+
+    def _end(self) -> dict[int, int]:
+        """Wait for the others, who go when they see their connections closed; their exit codes."""
         for link in self._links.values():
             # Also where another process has inherited the socket.
             with contextlib.suppress(OSError):

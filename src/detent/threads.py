@@ -22,16 +22,18 @@ def core_numbers() -> list[int]:
 
 @contextlib.contextmanager
 def pinned(core: int | None) -> Iterator[None]:
-    """Keep this thread, and those it starts meanwhile, on one core; with None, wherever they may be already."""
+    """Keep this thread, and those it starts meanwhile, on one core if the system lets us; with None, leave them."""
     if core is None or sys.platform != "linux":
         yield
         return
     cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, {core})
     try:
         yield
     finally:
-        os.sched_setaffinity(0, cores)
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, cores)
 
 
 def usable_cores() -> int:

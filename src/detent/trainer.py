@@ -33,7 +33,8 @@ from detent.trust_region import TrustRegion
 
 Row = dict[str, Any]
 Hook = Callable[[Row, Policy], bool | None]
-"""Called after each iteration with its metrics and the policy; returning True stops the run with a checkpoint."""
+"""Called after each iteration with its metrics and the policy; returning True stops the run with a checkpoint. Where
+rollouts have several processes, what it writes to the policy's tensors reaches them all, what it replaces does not."""
 
 
 @dataclass(frozen=True)

@@ -44,12 +44,12 @@ def test_what_is_multiplied_is_what_is_counted() -> None:
         assert counter.get_total_flops() == expected
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-def test_the_limit_measures_every_part(threads: int) -> None:
+@pytest.mark.parametrize(("threads", "envs"), [(1, 2), (2, 4), (2, 1)])
+def test_the_limit_measures_every_part(threads: int, envs: int) -> None:
     overrides = {
         "threads": threads,
         "rollout_steps": 4,
-        "env.num_envs": 2,
+        "env.num_envs": envs,
         "update.minibatches": 2,
         "update.epochs": 1,
         "device": "cpu",

@@ -67,7 +67,7 @@ def test_the_same_start_and_actions_give_gymnasiums_trajectory(task: str) -> Non
 
 def test_parts_are_the_environments_of_the_whole() -> None:
     whole = EnvPoolEnvs("Hopper-v4", 5, EnvConfig(), 2)
-    parts = [whole.part(slice(0, 2)), whole.part(slice(2, 5))]
+    parts = [whole.part(slice(0, 2), 1), whole.part(slice(2, 5), 2)]
     generator = torch.Generator().manual_seed(0)
     assert torch.equal(whole.reset(3)["state"], torch.cat([part.reset(3)["state"] for part in parts]))
     ended: set[int] = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from detent.config import Config
 from detent.envs import make_envs, probe
 from detent.envs.envpool import first_core
 from detent.policy import Policy
-from detent.spaces import EnvSpec
 from detent.team import Team, shared_zeros, supported
+from detent.threads import core_numbers, pinned
 
 Layer = tuple[int, int]
 """Inputs and outputs of a linear layer."""
@@ -77,67 +78,89 @@ class Multiplications:
                 torch.mm(gradient, weight, out=for_inputs)
 
 
-class Limit:
-    """Measures each kind of multiplication on its own shapes, in several ways of which the fastest counts.
+Share = Callable[[int], int]
+"""How many of so many things somebody does."""
 
-    The ways: `threads` threads inside each operation; a process per thread, each with a part of the rows; and for the
-    few rows of acting also one thread.
+
+@dataclass(frozen=True)
+class Kind:
+    """Work of one kind that an iteration repeats."""
+
+    part: str
+    times: int
+    make: Callable[[Share], Callable[[], object]]
+    """A share of the work, to be done once at a call."""
+    threads: frozenset[int]
+    """With how many threads of torch one process may do all of it."""
+    divisible: bool = True
+    """Whether processes can do a share of it each."""
+
+
+class Limit:
+    """Measures the multiplications on their own shapes and the simulator, in several ways of which the fastest counts.
+
+    The ways: `threads` threads inside each operation or the simulator; a process per thread, each with a part of the
+    rows or environments; and for the few rows of acting also one thread.
     """
 
     def __init__(self, config: Config) -> None:
-        self._config = config
         # Until the processes are forked: OpenMP's threads do not survive that.
         torch.set_num_threads(1)
         actor, critic = networks_of(config)
         rows = config.batch_size // config.update.minibatches
         updates = config.update.epochs * config.update.minibatches
-        # Layers, rows, whether backward, how often in a slice, and to which part they belong.
-        self._kinds: list[tuple[list[Layer], int, bool, int, str]] = [
-            (actor, config.env.num_envs, False, config.rollout_steps, "act"),
-            (critic, config.batch_size, False, 1, "act"),
-            (actor, rows, True, updates, "update"),
-            (critic, rows, True, updates, "update"),
+        steps, envs, batch = config.rollout_steps, config.env.num_envs, config.batch_size
+        all_threads = frozenset({config.threads})
+        few_rows, one = all_threads | {1}, frozenset({1})
+        self._kinds = [
+            Kind("act", steps, lambda share: Multiplications(actor, share(envs), False).run, few_rows),
+            Kind("act", 1, lambda share: Multiplications(critic, share(batch), False).run, few_rows),
+            Kind("update", updates, lambda share: Multiplications(actor, share(rows), True).run, all_threads),
+            Kind("update", updates, lambda share: Multiplications(critic, share(rows), True).run, all_threads),
+            Kind(
+                "simulate",
+                steps,
+                lambda share: simulator(config, share(envs), max(1, share(config.threads))),
+                one,
+                divisible=config.env.backend == "envpool" and envs >= config.threads,
+            ),
         ]
         self._team = Team(config.threads if supported() else 1)
         self._kind = shared_zeros((1,), torch.int64)
-        self._whole = [Multiplications(layers, rows, backward) for layers, rows, backward, *_ in self._kinds]
-        self._shares: list[Multiplications] = []
-        if self._team.size > 1:
-            self._team.start(self._take_part)
-        self._simulate = simulator(config, probe(config.task, config.env))
+        self._shares: dict[int, Callable[[], object]] = {}
+        self._team.start(self._take_part)
+        self._whole = [kind.make(lambda total: total) for kind in self._kinds]
 
     @torch.no_grad()
     def one_slice(self) -> dict[str, float]:
-        seconds = {"act": 0.0, "update": 0.0, "simulate": seconds_of(self._simulate, self._config.rollout_steps)}
-        for kind, (*_, part) in enumerate(self._kinds):
-            seconds[part] += min(self._ways(kind))
+        seconds = {kind.part: 0.0 for kind in self._kinds}
+        for i, kind in enumerate(self._kinds):
+            seconds[kind.part] += min(self._ways(i))
         return seconds
 
-    def _ways(self, kind: int) -> list[float]:
-        _, _, backward, times, _ = self._kinds[kind]
-        ways = []
-        for threads in {self._config.threads} if backward else {1, self._config.threads}:
+    def _ways(self, i: int) -> list[float]:
+        kind, ways = self._kinds[i], []
+        for threads in kind.threads:
             torch.set_num_threads(threads)
-            ways.append(seconds_of(self._whole[kind].run, times))
+            ways.append(seconds_of(self._whole[i], kind.times))
         torch.set_num_threads(1)
-        if self._team.size > 1:
-            self._kind.fill_(kind)
+        if self._team.size > 1 and kind.divisible:
+            self._kind.fill_(i)
             self._team.meet()
             ways.append(self._take_part())
         return ways
 
     def _take_part(self) -> float:
-        """This process's rows of one kind, and the seconds until all processes had done theirs."""
-        if not self._shares:
-            for layers, rows, backward, *_ in self._kinds:
-                mine = self._team.share(rows)
-                self._shares.append(Multiplications(layers, mine.stop - mine.start, backward))
-        kind = int(self._kind.item())
-        self._team.meet()
-        started = time.perf_counter()
-        seconds_of(self._shares[kind].run, self._kinds[kind][3])
-        self._team.meet()
-        return time.perf_counter() - started
+        """This process's share of one kind, and the seconds until all processes had done theirs."""
+        i, team, cores = int(self._kind.item()), self._team, core_numbers()
+        with pinned(cores[team.rank] if team.size == len(cores) else None):
+            if i not in self._shares:
+                self._shares[i] = self._kinds[i].make(lambda total: len(range(total)[team.share(total)]))
+            team.meet()
+            started = time.perf_counter()
+            seconds_of(self._shares[i], self._kinds[i].times)
+            team.meet()
+            return time.perf_counter() - started
 
     def close(self) -> None:
         self._team.close()
@@ -150,27 +173,27 @@ def seconds_of(work: Callable[[], object], times: int) -> float:
     return time.perf_counter() - started
 
 
-def simulator(config: Config, spec: EnvSpec) -> Callable[[], object]:
-    """One step of all environments with random actions: EnvPool itself where it has the task, or our adapter."""
-    low, high = np.asarray(spec.action.low), np.asarray(spec.action.high)
-    actions = np.random.default_rng(0).uniform(low, high, (64, config.env.num_envs, len(low)))
+def simulator(config: Config, num_envs: int, threads: int) -> Callable[[], object]:
+    """One step of environments with random actions: EnvPool itself where it has the task, or our adapter."""
+    action = probe(config.task, config.env).action
+    low, high = np.asarray(action.low), np.asarray(action.high)
+    actions = np.random.default_rng(0).uniform(low, high, (64, num_envs, len(low)))
     turn = iter(range(10**12))
     if config.env.backend == "envpool":
         import envpool
 
-        threads = min(config.threads, config.env.num_envs)
         pool: Any = envpool.make(
             config.task,
             env_type="gymnasium",
-            num_envs=config.env.num_envs,
-            num_threads=threads,
+            num_envs=num_envs,
+            num_threads=min(threads, num_envs),
             thread_affinity_offset=first_core(threads),
             post_constraint=True,
             **config.env.kwargs,
         )
         pool.reset()
         return lambda: pool.step(actions[next(turn) % 64])
-    envs = make_envs(config.task, config.env, config.env.num_envs, config.threads)
+    envs = make_envs(config.task, config.env, num_envs, threads)
     envs.reset(0)
     tensors: Tensor = torch.from_numpy(actions).float()
     return lambda: envs.step(tensors[next(turn) % 64])

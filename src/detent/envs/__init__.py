@@ -100,15 +100,16 @@ def make_envs(task: str, config: EnvConfig, num_envs: int, threads: int) -> Vect
     return GymnasiumEnvs(task, num_envs, config)
 
 
-def split(envs: VectorEnv, parts: list[slice]) -> list[VectorEnv]:
-    """The same environments in parts that processes of their own may step; all of them together are closed."""
+def split(envs: VectorEnv, parts: list[slice], threads: int) -> list[VectorEnv]:
+    """The same environments in parts that processes of their own may step, with `threads` threads between them; what
+    steps them all together is closed."""
     if len(parts) == 1:
         return [envs]
     from detent.envs.envpool import EnvPoolEnvs
 
     assert isinstance(envs, EnvPoolEnvs)
     envs.close()
-    return [envs.part(rows) for rows in parts]
+    return [envs.part(rows, max(1, threads // len(parts))) for rows in parts]
 
 
 def make_for_film(task: str, config: EnvConfig) -> Env[Any, Any]:

@@ -113,11 +113,11 @@ class EnvPoolEnvs:
         self._low, self._high = np.asarray(self.spec.action.low), np.asarray(self.spec.action.high)
         self._pool: Any = None
 
-    def part(self, rows: slice) -> EnvPoolEnvs:
-        """Some of these environments, seeded and numbered as they are here, and stepped by one thread."""
+    def part(self, rows: slice, threads: int) -> EnvPoolEnvs:
+        """Some of these environments, seeded and numbered as they are here, and stepped by `threads` of their own."""
         part = copy.copy(self)
         part._numbers = self._numbers[rows]
-        part.num_envs, part._threads, part._pool = len(part._numbers), 1, None
+        part.num_envs, part._threads, part._pool = len(part._numbers), min(threads, len(part._numbers)), None
         return part
 
     def _make(self, seeds: list[int]) -> Any:
@@ -136,7 +136,8 @@ class EnvPoolEnvs:
                 env_type="gymnasium",
                 num_envs=self.num_envs,
                 num_threads=self._threads,
-                thread_affinity_offset=first_core(self._threads),
+                # The threads of a part are where its process is.
+                thread_affinity_offset=first_core(self._threads) if self.num_envs == self._of else -1,
                 seed=seeds,
                 **arguments,
             )
