@@ -422,7 +422,7 @@ def test_training_prints_plain_lines_into_a_pipe(cli: Detent) -> None:
     first, *middle, last = outcome.out.splitlines()
     assert first.startswith(f"{TARGET} · rn-d · ppo · preset paper · seed 1 · 512 steps, rounded up to 544 ")
     assert any(line.startswith("step 544/544  return -") and "  sps " in line for line in middle)
-    assert any(line.startswith("eval at 544:  stochastic -") for line in middle)
+    assert any(line.startswith("eval at 544:  sampled -") for line in middle)
     assert last == "finished: run (detent eval run, detent video run)"
     assert "\x1b" not in outcome.out
     assert read_rows(Path("run/metrics.jsonl"))[-1]["step"] == 544

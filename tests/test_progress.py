@@ -116,14 +116,14 @@ def test_the_last_known_return_stands_where_no_episode_ended(
 
 def test_an_evaluation_is_one_line_with_score_and_the_papers() -> None:
     assert evaluation_line(evaluation(1_000_000)) == (
-        "eval at 1,000,000:  stochastic 900.0 ± 10.3 (score 0.25)  deterministic 950.0 ± 10.3 (score 0.25)  paper 0.20"
+        "eval at 1,000,000:  sampled 900.0 ± 10.3 (score 0.25)  most probable 950.0 ± 10.3 (score 0.25)  paper 0.20"
     )
     assert evaluation_line(evaluation(5, score=None, paper=None)) == (
-        "eval at 5:  stochastic 900.0 ± 10.3  deterministic 950.0 ± 10.3"
+        "eval at 5:  sampled 900.0 ± 10.3  most probable 950.0 ± 10.3"
     )
     with_success = evaluation(5, None, None)
     with_success["stochastic"] = with_success["stochastic"] | {"success_once": 0.5, "success_at_end": 0.25}
-    assert "stochastic 900.0 ± 10.3, success 0.50 (at end 0.25)  deterministic" in evaluation_line(with_success)
+    assert "sampled 900.0 ± 10.3, success 0.50 (at end 0.25)  most probable" in evaluation_line(with_success)
 
 
 def test_brackets_in_names_are_printed_as_they_are(plain: tuple[PlainLines, io.StringIO]) -> None:

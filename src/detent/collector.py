@@ -21,7 +21,7 @@ class Collector:
     """Environments, the observations to act on next, and the rollout, which is filled again each time.
 
     In a team every process acts in environments of its own and fills its columns of the rollout, which is in memory
-    that all share. No core waits while another one acts, and they meet once per rollout.
+    that all share. No core waits while another one acts, and they meet at its beginning and end only.
     """
 
     def __init__(self, policy: Policy, envs: VectorEnv, config: Config, processes: int = 1) -> None:

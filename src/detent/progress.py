@@ -58,16 +58,20 @@ def describe(config: Config) -> str:
     )
 
 
+PLAYS = {"stochastic": "sampled", "deterministic": "most probable"}
+"""The two ways to play as an evaluation's row names them, and as people read them: by which actions."""
+
+
 def evaluation_line(row: Row) -> str:
     """An evaluation in one line, with the normalized score and the paper's at the same step where they exist."""
     parts = [f"eval at {row['step']:,}:"]
-    for play in ("stochastic", "deterministic"):
+    for play, shown in PLAYS.items():
         result = row[play]
         score = "" if result["score"] is None else f" (score {result['score']:.2f})"
         success = ""
         if "success_once" in result:
             success = f", success {result['success_once']:.2f} (at end {result['success_at_end']:.2f})"
-        parts.append(f"{play} {result['return']:.1f} ± {result['std']:.1f}{score}{success}")
+        parts.append(f"{shown} {result['return']:.1f} ± {result['std']:.1f}{score}{success}")
     if row["paper_score"] is not None:
         parts.append(f"paper {row['paper_score']:.2f}")
     return "  ".join(parts)

@@ -3,7 +3,7 @@
 Threads inside each operation (OpenMP) meet some hundred times per minibatch. If they sleep between meetings a second
 core gains nothing, and if they spin they crawl as soon as another job shares the machine. Threads of Python hand the
 interpreter lock back and forth as often. Processes that each do their own part of a minibatch meet three times, and
-those that each have their own environments once per rollout.
+those that each have their own environments at the ends of a rollout.
 """
 
 from __future__ import annotations

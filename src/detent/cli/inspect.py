@@ -81,12 +81,14 @@ def print_evaluation(report: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from detent.progress import PLAYS
+
     rows = Table(title=f"{report['task']} · {report['variant']} · step {report['step']:,}", title_justify="left")
     success = "success_once" in report["stochastic"]
     last = ("success once", "at end") if success else ("score",)
     for column in ("actions", "return", "std", "95% interval of the mean", "length", *last):
         rows.add_column(column, justify="left" if column == "actions" else "right")
-    for play, shown in (("stochastic", "sampled"), ("deterministic", "most probable")):
+    for play, shown in PLAYS.items():
         result = report[play]
         low, high = result["ci95"]
         scores = (result["success_once"], result["success_at_end"]) if success else (result["score"],)
