@@ -157,6 +157,10 @@ def test_a_process_that_is_killed_ends_the_rollout_with_a_sentence() -> None:
     collector.close()
 
 
+def children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
 def test_a_run_in_two_processes_resumes_to_the_bit(tmp_path: Path) -> None:
     config = replace(config_of("mlp-c"), steps=1500)
     config = replace(
@@ -165,13 +169,10 @@ def test_a_run_in_two_processes_resumes_to_the_bit(tmp_path: Path) -> None:
         checkpoint=replace(config.checkpoint, interval=600),
         eval=replace(config.eval, episodes=1, num_envs=1),
     )
-    children = []
-
-    def count(row: object, policy: object) -> None:
-        children.append(len(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
-
-    detent.train(config, out=tmp_path / "whole", on_iteration=count)
-    assert set(children) == {2}, "one for rollouts, one for updates"
+    before, during = children(), []
+    detent.train(config, out=tmp_path / "whole", on_iteration=lambda row, policy: during.append(children() - before))
+    assert {len(pids) for pids in during} == {2}, "one for rollouts, one for updates"
+    assert children() <= before
     detent.train(config, out=tmp_path / "cut", on_iteration=lambda row, policy: row["iteration"] == 3)
     assert detent.resume(tmp_path / "cut", exact=True).finished
     whole, cut = (detent.load(tmp_path / name).state_dict() for name in ("whole", "cut"))
