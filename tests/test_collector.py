@@ -4,6 +4,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -114,14 +115,25 @@ def test_processes_divide_environments_and_threads(threads: int, processes: int,
     collector.close()
 
 
-def test_processes_stay_on_a_core_each_where_there_is_one_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = config_of("mlp-c")
-    envs = make_envs(config.task, config.env, 5, 1)
-    policy = Policy(envs.spec, config)
-    for cores, expected in (([3, 5], 3), ([3, 5, 7], None)):
-        monkeypatch.setattr("detent.collector.core_numbers", lambda cores=cores: cores)
-        assert Collector(policy, envs, config, processes=2)._core() == expected
-        assert Collector(policy, envs, config, processes=1)._core() is None
+def test_rollouts_are_made_on_a_core_each_where_there_is_one_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, cores = config_of("mlp-c"), core_numbers()
+    seen: list[list[int]] = []
+    for name in ("reset", "step"):
+        method = getattr(EnvPoolEnvs, name)
+
+        def noted(self: EnvPoolEnvs, argument: object, method: Any = method) -> Any:
+            seen.append(core_numbers())
+            return method(self, argument)
+
+        monkeypatch.setattr(EnvPoolEnvs, name, noted)
+    for processes in {1, 2, min(len(cores), 5)}:
+        seen.clear()
+        envs = make_envs(config.task, config.env, 5, 1)
+        collector = Collector(Policy(envs.spec, config), envs, config, processes)
+        collector.collect(0, fresh=True)
+        collector.close()
+        expected = cores[:1] if 1 < processes == len(cores) else cores
+        assert seen == [expected] * (1 + STEPS)
 
 
 def test_closing_in_the_middle_of_a_rollout_waits_for_nobody() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from detent.team import Team, shared_zeros, supported
+from detent.threads import core_numbers
 
 pytestmark = pytest.mark.skipif(not supported(), reason="needs fork and shared anonymous memory (Linux)")
 
@@ -49,6 +50,22 @@ def test_processes_add_up_and_see_each_others_memory(size: int) -> None:
         expected = [sum(10.0**rank + i for rank in range(size)) for i in range(4)]
         assert seen.tolist() == [expected] * size
     team.close()
+
+
+def test_processes_have_a_core_each_where_there_is_one_for_each() -> None:
+    cores = core_numbers()
+    for size in {2, min(len(cores), 4)} - {1}:
+        team = Team(size)
+
+        def where(team: Team = team) -> list[list[int]]:
+            with team.on_own_core():
+                return team.gather(core_numbers())
+
+        team.start(where)
+        team.meet()
+        assert where() == [[cores[rank]] if size == len(cores) else cores for rank in range(size)]
+        assert core_numbers() == cores
+        team.close()
 
 
 def test_the_first_process_gathers_what_all_have() -> None:

@@ -14,7 +14,6 @@ from detent.policy import Policy
 from detent.rollout import Rollout, allocate, collect
 from detent.streams import derive
 from detent.team import Team, shared_copy, shared_zeros
-from detent.threads import core_numbers, pinned
 
 
 class Collector:
@@ -73,7 +72,7 @@ class Collector:
         self._team.gather(as_dicts(self._fill(iteration).episodes))
 
     def _reset(self, iteration: int) -> None:
-        with pinned(self._core()):
+        with self._team.on_own_core():
             self._observation = self._parts[self._team.rank].reset(derive(self._config.seed, "envs", iteration))
 
     def _fill(self, iteration: int) -> Rollout:
@@ -83,14 +82,9 @@ class Collector:
         part = self._rollout.columns(self._team.share(self._envs.num_envs))
         names = ("act", iteration, rank) if rank else ("act", iteration)
         generator = torch.Generator(self._policy.device).manual_seed(derive(self._config.seed, *names))
-        with pinned(self._core()):
+        with self._team.on_own_core():
             self._observation = collect(self._policy, self._parts[rank], self._observation, part, generator)
         return part
-
-    def _core(self) -> int | None:
-        """Where this process stays if there is a core for each; where there are more, others may be another run's."""
-        cores = core_numbers()
-        return cores[self._team.rank] if 1 < self._team.size == len(cores) else None
 
     def close(self) -> None:
         self._team.close()

@@ -25,6 +25,8 @@ from typing import NoReturn, TypeAlias, TypeVar
 import torch
 from torch import Tensor
 
+from detent.threads import core_numbers, pinned
+
 Pairs: TypeAlias = dict[tuple[int, int], tuple[socket.socket, socket.socket]]
 Value = TypeVar("Value")
 
@@ -71,6 +73,11 @@ class Team:
         """The part of `total` things that is this process's, or that of number `rank`."""
         rank = self.rank if rank is None else rank
         return slice(total * rank // self.size, total * (rank + 1) // self.size)
+
+    def on_own_core(self) -> contextlib.AbstractContextManager[None]:
+        """Keeps this process on a core of its own where there is one for each; other cores may be another run's."""
+        cores = core_numbers()
+        return pinned(cores[self.rank] if 1 < self.size == len(cores) else None)
 
     def start(self, work: Callable[[], object]) -> None:
         """Fork the others; each meets the first process and does `work`, again and again until that one is gone."""

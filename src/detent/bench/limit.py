@@ -16,7 +16,6 @@ from detent.envs import make_envs, probe
 from detent.envs.envpool import first_core
 from detent.policy import Policy
 from detent.team import Team, shared_zeros, supported
-from detent.threads import core_numbers, pinned
 
 Layer = tuple[int, int]
 """Inputs and outputs of a linear layer."""
@@ -152,8 +151,8 @@ class Limit:
 
     def _take_part(self) -> float:
         """This process's share of one kind, and the seconds until all processes had done theirs."""
-        i, team, cores = int(self._kind.item()), self._team, core_numbers()
-        with pinned(cores[team.rank] if team.size == len(cores) else None):
+        i, team = int(self._kind.item()), self._team
+        with team.on_own_core():
             if i not in self._shares:
                 self._shares[i] = self._kinds[i].make(lambda total: len(range(total)[team.share(total)]))
             team.meet()
@@ -182,11 +181,12 @@ def simulator(config: Config, num_envs: int, threads: int) -> Callable[[], objec
     if config.env.backend == "envpool":
         import envpool
 
+        threads = min(threads, num_envs)
         pool: Any = envpool.make(
             config.task,
             env_type="gymnasium",
             num_envs=num_envs,
-            num_threads=min(threads, num_envs),
+            num_threads=threads,
             thread_affinity_offset=first_core(threads),
             post_constraint=True,
             **config.env.kwargs,
