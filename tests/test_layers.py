@@ -30,6 +30,7 @@ LAYERS = [
     "collector",
     "advantages",
     "diagnostics",
+    "flat_adam",
     "objectives",
     "prepare",
     "optimize",

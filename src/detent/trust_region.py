@@ -14,8 +14,9 @@ from torch.func import functional_call
 from detent.backprop import written_out
 from detent.config import Config, UpdateConfig
 from detent.diagnostics import GradientSpread
+from detent.flat_adam import FlatAdam, attach, attach_gradient, views
 from detent.objectives import Batch, Metrics, normalized_advantages, value_gradient, value_loss
-from detent.optimize import FlatAdam, Seen, attach, attach_gradient, descend, views
+from detent.optimize import Seen, descend
 from detent.policy import Policy
 from detent.spaces import Observation
 from detent.team import Team

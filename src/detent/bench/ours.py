@@ -15,7 +15,7 @@ from detent import optimize, session
 from detent.bench.worker import Requests
 from detent.config import CheckpointConfig, Config, EvalConfig
 from detent.diagnostics import GradientSpread
-from detent.optimize import FlatAdam
+from detent.flat_adam import FlatAdam
 from detent.trainer import Row
 
 Arguments = ParamSpec("Arguments")
