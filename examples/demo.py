@@ -11,9 +11,9 @@ from pathlib import Path
 
 import detent
 from detent import report
-from detent.progress import make_reporter
-from detent.runlog import read_rows
-from detent.video import RenderError, record_run
+from detent.training.progress import make_reporter
+from detent.training.run_directory import read_rows
+from detent.training.video import RenderError, record_run
 
 TASK = "Hopper-v4"
 STEPS = 50_000

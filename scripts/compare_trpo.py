@@ -16,11 +16,11 @@ from statistics import median
 import torch
 from torch import Generator, Tensor
 
+from detent.algorithms import Batch, Metrics
+from detent.algorithms.trpo import TrustRegion
+from detent.config.presets import configure
 from detent.envs import probe
-from detent.objectives import Batch, Metrics
-from detent.policy import Policy
-from detent.presets import configure
-from detent.trust_region import TrustRegion
+from detent.models.policy import Policy
 
 
 class DoubleBackpropagation(TrustRegion):

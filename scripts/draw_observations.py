@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from detent.checkpoint import load_policy
 from detent.envs import make_eval_envs
+from detent.training.checkpoint import load_policy
 
 MOMENTS = 8
 

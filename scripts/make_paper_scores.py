@@ -1,6 +1,6 @@
-"""Make src/detent/presets/paper_scores.csv from the paper's learning curves as read off its figures.
+"""Make src/detent/paper/paper_scores.csv from the paper's learning curves as read off its figures.
 
-python scripts/make_paper_scores.py CURVES.csv > src/detent/presets/paper_scores.csv
+python scripts/make_paper_scores.py CURVES.csv > src/detent/paper/paper_scores.csv
 
 CURVES.csv has the columns algorithm,task,variant,env_steps,score.
 """

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import detent
 from detent.config import ConfigError
-from detent.presets import table
-from detent.runlog import read_rows
+from detent.config.presets import table
+from detent.training.run_directory import read_rows
 
 
 def try_task(task: str, obs: str, steps: int) -> str:

@@ -105,7 +105,8 @@ def test_imports_inside_functions_and_of_the_package_itself_are_seen() -> None:
     code = """
 import detent.envs.base
 import torch
-from detent import train, trainer
+from detent import train
+from detent.training import trainer
 def f():
     from detent.cli import main
 """
@@ -117,9 +118,9 @@ def f():
     [
         "detent",
         "detent.config",
-        "detent.paper",
-        "detent.runlog",
-        "detent.presets",
+        "detent.paper.scores",
+        "detent.training.run_directory",
+        "detent.config.presets",
         "detent.report",
         "detent.cli.report",
         "detent.study.plan",

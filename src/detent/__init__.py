@@ -17,12 +17,12 @@ from detent.threads import prepare_threads
 
 if TYPE_CHECKING:
     from detent import report
-    from detent.checkpoint import load
     from detent.config import Config, ConfigError
-    from detent.policy import Policy
-    from detent.presets import configure
-    from detent.session import resume, train
-    from detent.trainer import Result
+    from detent.config.presets import configure
+    from detent.models.policy import Policy
+    from detent.training.checkpoint import load
+    from detent.training.run import resume, train
+    from detent.training.trainer import Result
 
 __version__ = "0.1.0"
 __all__ = ["Config", "ConfigError", "Policy", "Result", "configure", "load", "report", "resume", "train"]
@@ -30,12 +30,12 @@ __all__ = ["Config", "ConfigError", "Policy", "Result", "configure", "load", "re
 _HOME = {
     "Config": "config",
     "ConfigError": "config",
-    "Policy": "policy",
-    "Result": "trainer",
-    "configure": "presets",
-    "load": "checkpoint",
-    "resume": "session",
-    "train": "session",
+    "Policy": "models.policy",
+    "Result": "training.trainer",
+    "configure": "config.presets",
+    "load": "training.checkpoint",
+    "resume": "training.run",
+    "train": "training.run",
 }
 
 

@@ -18,14 +18,14 @@ from safetensors.torch import load_file
 import detent
 from detent.cli import main
 from detent.config import Config, ConfigError, EnvConfig
-from detent.config_io import load_config, save_config
+from detent.config.io import load_config, save_config
+from detent.config.presets import configure
 from detent.envs import make_envs
 from detent.envs.gymnasium import GymnasiumEnvs
-from detent.evaluate import evaluate
-from detent.presets import configure
-from detent.runlog import read_rows
-from detent.session import resolve
-from detent.streams import derive
+from detent.seeding import derive
+from detent.training.evaluate import evaluate
+from detent.training.run import resolve
+from detent.training.run_directory import read_rows
 
 pytest.importorskip("stable_baselines3", reason="Stable-Baselines3 is not installed: pip install 'detent[sb3]'")
 

@@ -15,8 +15,8 @@ from detent.bench.turns import Worker
 from detent.cli import main
 from detent.cli.bench import PAPER_TASKS, Bench
 from detent.config import Config
-from detent.presets import configure
-from detent.session import resolve
+from detent.config.presets import configure
+from detent.training.run import resolve
 
 
 def small(variant: str = "rn-d", threads: int = 2, bins: int = 5) -> Config:

@@ -7,8 +7,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from detent.bench.limit import Limit, Multiplications, flops_of, forward_flops, networks_of, update_flops
-from detent.presets import configure
-from detent.session import resolve
+from detent.config.presets import configure
+from detent.training.run import resolve
 
 
 def test_flops_of_two_layers_by_hand() -> None:

@@ -8,9 +8,9 @@ import torch
 from detent.bench.contest import peer_missing
 from detent.bench.peers import make_model
 from detent.config import Config
+from detent.config.presets import configure
 from detent.envs import probe
-from detent.policy import Policy
-from detent.presets import configure
+from detent.models.policy import Policy
 
 SMALL = {"env.num_envs": 2, "rollout_steps": 8, "update.minibatches": 2, "update.epochs": 1}
 

@@ -9,7 +9,7 @@ import pytest
 from detent.bench.contest import diagnostics_cost, split
 from detent.bench.slices import ratios, slice_of, spread, steps_per_second, whole_iteration
 from detent.config import Config, EnvConfig, UpdateConfig, validate
-from detent.presets import configure
+from detent.config.presets import configure
 
 
 def test_a_slice_of_the_papers_iteration_has_minibatches_of_the_same_size() -> None:

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import detent
-from detent import checkpoint
 from detent.config import ConfigError, EnvConfig
+from detent.config.presets import configure
 from detent.envs import Step, make_envs, make_eval_envs, probe
 from detent.envs.maniskill import DEFAULTS, ManiSkillBatch, ManiSkillPool
-from detent.presets import configure
-from detent.runlog import read_rows
-from detent.video import record_run
+from detent.training import checkpoint
+from detent.training.run_directory import read_rows
+from detent.training.video import record_run
 
 # Numbers in the state vector, action dimensions, and the evaluation length of the paper's scripts.
 STATE_TASKS = {

@@ -14,7 +14,7 @@ import pytest
 from detent.config import ConfigError
 from detent.envs import Episode
 from detent.envs.pool import Pool, ProcessDiedError, call_in_process, how_it_ended
-from detent.spaces import ActionSpec, EnvSpec, ObservationSpec
+from detent.spec import ActionSpec, EnvSpec, ObservationSpec
 
 SPEC = EnvSpec(ObservationSpec(2, image=(2, 3, 3)), ActionSpec((-10.0,), (10.0,)))
 

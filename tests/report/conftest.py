@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import tomli_w
 
-from detent.config_io import save_config
-from detent.presets import configure
+from detent.config.io import save_config
+from detent.config.presets import configure
 
 RANDOM, TD3 = -70.288, 3942.0
 """Reference returns of Ant-v4."""

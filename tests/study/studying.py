@@ -13,7 +13,7 @@ from typing import Any
 
 import tomli_w
 
-from detent.presets import table
+from detent.config.presets import table
 
 
 def write(path: Path, **changes: Any) -> Path:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from detent.config import ConfigError
-from detent.runlog import HEARTBEAT_TIMEOUT, RunLog, acquire_lock, lock_holder, release_lock
 from detent.study.directory import last_row, read_state, read_study, require_same_study, write_study
 from detent.study.plan import make_study
 from detent.study.process import note_failure, train_words
+from detent.training.run_directory import HEARTBEAT_TIMEOUT, RunLog, acquire_lock, lock_holder, release_lock
 
 CONTENT: dict[str, Any] = {"tasks": ["Ant-v4"], "variants": ["rn-d"], "seeds": [1, 2], "steps": 100_000}
 STUDY = make_study("mine", CONTENT)

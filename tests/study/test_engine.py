@@ -14,13 +14,13 @@ import pytest
 from studying import command, finish, in_the_middle, info, results, start, wait_until, write
 
 from detent.cli import main
-from detent.runlog import acquire_lock, lock_holder, release_lock
 from detent.study.directory import Entry, failure_path, read_state, read_study
 from detent.study.display import PlainLines
 from detent.study.engine import run_study
 from detent.study.local import LocalEngine
 from detent.study.plan import make_study
 from detent.study.process import Outcome, RunProcess
+from detent.training.run_directory import acquire_lock, lock_holder, release_lock
 
 TINY: dict[str, Any] = {"tasks": ["Ant-v4"], "variants": ["rn-d"], "seeds": [1, 2, 3]}
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from detent.config import Config, ConfigError
-from detent.config_io import load_config, override
-from detent.presets import configure, table
+from detent.config.io import load_config, override
+from detent.config.presets import configure, table
 from detent.study.directory import plan_path, write_study
 from detent.study.plan import Study, flat, load_study, make_study, run_id, shipped
 
@@ -123,7 +123,7 @@ def test_ids_stay_when_a_later_version_adds_a_setting(monkeypatch: pytest.Monkey
         brand_new: int = 3
 
     monkeypatch.setattr("detent.study.plan.Config", Later)
-    monkeypatch.setattr("detent.presets.Config", Later)
+    monkeypatch.setattr("detent.config.presets.Config", Later)
     assert run_id(configure("Ant-v4", overrides={"threads": 1})) == before
     assert run_id(configure("Ant-v4", overrides={"threads": 1, "brand_new": 4})) != before
 

@@ -22,18 +22,18 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor
 
-from detent.checkpoint import Score
 from detent.config import Config, ConfigError
 from detent.envs import Episode, VectorEnv, make_envs
-from detent.evaluate import Evaluator, success_rates
-from detent.paper import normalized
-from detent.progress import Reporter
-from detent.rollout import NonFiniteError
-from detent.runlog import RunLog, read_run_config
-from detent.signals import StopRequest
-from detent.spaces import EnvSpec
-from detent.streams import derive
-from detent.trainer import Hook, Result, Row
+from detent.paper.scores import normalized
+from detent.rollouts.rollout import NonFiniteError
+from detent.seeding import derive
+from detent.spec import EnvSpec
+from detent.training.checkpoint import Score
+from detent.training.evaluate import Evaluator, success_rates
+from detent.training.progress import Reporter
+from detent.training.run_directory import RunLog, read_run_config
+from detent.training.signals import StopRequest
+from detent.training.trainer import Hook, Result, Row
 
 try:
     from stable_baselines3 import TD3

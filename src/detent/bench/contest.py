@@ -14,7 +14,7 @@ from detent.bench.limit import flops_of
 from detent.bench.slices import Spread, ratios, spread, steps_per_second, whole_iteration
 from detent.bench.turns import Worker, started, take_turns, warm_up
 from detent.config import Config
-from detent.presets import table
+from detent.paper.scores import paper_runtime
 
 Report = dict[str, Any]
 Say = Callable[[str], None]
@@ -162,6 +162,6 @@ def run_table(name: str, configs: Mapping[str, Sequence[Config]], repeats: int, 
         rows[row] = {
             "steps_per_second": spread([sum(round_) / len(tasks) for round_ in zip(*speeds, strict=True)]).as_dict(),
             "by_task": {columns[i].task: spread(speeds[i]).as_dict() for i in tasks},
-            "paper": table("paper_runtime")[name][row]["sps"],
+            "paper": paper_runtime()[name][row]["sps"],
         }
     return {"table": name, "measured": "whole iterations" if full else "slices", "rows": rows}

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from detent.acceleration.worker_group import Team, shared_zeros, supported
 from detent.config import Config
 from detent.envs import make_envs, probe
 from detent.envs.envpool import first_core
-from detent.policy import Policy
-from detent.team import Team, shared_zeros, supported
+from detent.models.policy import Policy
 
 Layer = tuple[int, int]
 """Inputs and outputs of a linear layer."""

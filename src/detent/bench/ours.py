@@ -11,12 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from detent import optimize, session
+from detent.acceleration.flat_adam import FlatAdam
+from detent.algorithms import minibatch
+from detent.algorithms.gradient_variance import GradientSpread
 from detent.bench.worker import Requests
 from detent.config import CheckpointConfig, Config, EvalConfig
-from detent.diagnostics import GradientSpread
-from detent.flat_adam import FlatAdam
-from detent.trainer import Row
+from detent.training import run
+from detent.training.trainer import Row
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
@@ -55,7 +56,7 @@ def train_in_slices(config: Config, requests: Requests, with_memory: bool) -> No
     instrument(GradientSpread, "add", in_step)
     for owner, name in ((GradientSpread, "__init__"), (GradientSpread, "end_epoch"), (GradientSpread, "metrics")):
         instrument(owner, name, beside_step)
-    instrument(optimize, "by_dimension", beside_step)
+    instrument(minibatch, "by_dimension", beside_step)
     memory = PeakMemory() if with_memory else None
     started = 0.0
 
@@ -81,7 +82,7 @@ def train_in_slices(config: Config, requests: Requests, with_memory: bool) -> No
         started = time.perf_counter()
 
     with tempfile.TemporaryDirectory() as directory:
-        session.train(config, out=Path(directory) / "run", on_iteration=after_iteration)
+        run.train(config, out=Path(directory) / "run", on_iteration=after_iteration)
 
 
 def instrument(owner: object, name: str, stopwatch: Stopwatch) -> None:

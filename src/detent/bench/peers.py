@@ -20,8 +20,8 @@ from torch import nn
 
 from detent.config import Config
 from detent.envs import probe
-from detent.networks import make_trunk
-from detent.spaces import bin_positions
+from detent.models.networks.trunks import make_trunk
+from detent.spec import bin_positions
 
 
 class Bins(gymnasium.ActionWrapper[Any, Any, Any]):

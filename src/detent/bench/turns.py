@@ -14,7 +14,7 @@ from typing import IO
 
 from detent.bench.slices import slice_of, steps_per_second, whole_iteration
 from detent.config import Config
-from detent.config_io import to_dict
+from detent.config.io import to_dict
 from detent.threads import WAIT_POLICY
 
 LEAST_SECONDS = 1.0

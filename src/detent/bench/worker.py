@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import IO
 
 from detent.config import Config
-from detent.config_io import override
+from detent.config.io import override
 from detent.threads import prepare_threads
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from tyro.conf import Positional
 
-from detent.presets import PRESETS, table
+from detent.config.presets import PRESETS, table
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,6 @@ class Doctor:
     """Print one line of JSON."""
 
     def run(self) -> int:
-        from detent import doctor
+        from detent.cli import doctor
 
         return doctor.report(self.json)

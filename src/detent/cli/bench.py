@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from detent.config import ConfigError
-from detent.presets import configure, table
+from detent.config.presets import configure
+from detent.paper.scores import paper_runtime
 
 if TYPE_CHECKING:
     from detent.config import Config
@@ -58,8 +59,8 @@ class Bench:
         return 0
 
     def measure(self) -> dict[str, Any]:
-        from detent import session
         from detent.bench import contest
+        from detent.training import run
 
         if self.repeats < 1:
             raise ConfigError(f"--repeats is {self.repeats}; it must be at least 1")
@@ -68,7 +69,7 @@ class Bench:
         chosen = [f"--{name}" for name in ("table", "company", "compile") if getattr(self, name)]
         if len(chosen) > 1:
             raise ConfigError(f"{' and '.join(chosen)} are different measurements; leave all but one out")
-        report: dict[str, Any] = {"machine": session.hardware(), "repeats": self.repeats}
+        report: dict[str, Any] = {"machine": run.hardware(), "repeats": self.repeats}
         if self.table:
             return report | contest.run_table(self.table, self.rows(self.table), self.repeats, self.full, say)
         if self.compile:
@@ -94,7 +95,7 @@ class Bench:
         """The configurations of a table's rows, one for each task."""
         if self.variant:
             raise ConfigError(f"--table {name} has its own variants; leave --variant out")
-        preset, rows = self.preset or "paper", table("paper_runtime")[name]
+        preset, rows = self.preset or "paper", paper_runtime()[name]
         if name == "bins":
             task = self.task or "Humanoid-v4"
             return {bins: [self.config(task, "rn-d", preset, {"head.bins": int(bins)})] for bins in rows}
@@ -102,11 +103,11 @@ class Bench:
         return {variant: [self.config(task, variant, preset) for task in tasks] for variant in rows}
 
     def config(self, task: str, variant: str, preset: str, overrides: dict[str, Any] | None = None) -> Config:
-        from detent import session
+        from detent.training import run
 
         # The peer and the limit are measured on the CPU, so Detent is too.
         settings = {"threads": self.threads, "device": "cpu", **(overrides or {})}
-        return session.resolve(configure(task, preset=preset, variant=variant, overrides=settings))
+        return run.resolve(configure(task, preset=preset, variant=variant, overrides=settings))
 
 
 def say(sentence: str) -> None:

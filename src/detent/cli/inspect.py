@@ -14,7 +14,7 @@ from detent.config import ConfigError
 from detent.threads import usable_cores
 
 if TYPE_CHECKING:
-    from detent.proposition import Check
+    from detent.paper.proposition import Check
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Eval:
     def run(self) -> int:
         import torch
 
-        from detent.checkpoint import load_policy
         from detent.envs import make_eval_envs
-        from detent.evaluate import evaluate
-        from detent.paper import paper_score, paper_task
+        from detent.paper.scores import paper_score, paper_task
+        from detent.training.checkpoint import load_policy
+        from detent.training.evaluate import evaluate
 
         for name in ("episodes", "envs"):
             if getattr(self, name) < 1:
@@ -81,7 +81,7 @@ def print_evaluation(report: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from detent.progress import PLAYS
+    from detent.training.progress import PLAYS
 
     rows = Table(title=f"{report['task']} · {report['variant']} · step {report['step']:,}", title_justify="left")
     success = "success_once" in report["stochastic"]
@@ -128,7 +128,7 @@ class Video:
     """Path of the film without its ending; default RUN/videos/step-<step>."""
 
     def run(self) -> int:
-        from detent.video import record_run
+        from detent.training.video import record_run
 
         paths = record_run(
             self.run_directory,
@@ -162,7 +162,7 @@ class Diagnose:
     """Print one line of JSON."""
 
     def run(self) -> int:
-        from detent.probe import print_probe, probe_run
+        from detent.analysis.gradient_probe import print_probe, probe_run
 
         report = probe_run(self.run_directory, self.checkpoint, self.rollouts, self.seed, self.threads)
         if self.json:
@@ -190,7 +190,7 @@ class Proposition:
     """Print one line of JSON."""
 
     def run(self) -> int:
-        from detent.proposition import check_all, draw
+        from detent.paper.proposition import check_all, draw
 
         checks = check_all(self.dimensions, self.bins, self.samples, self.seed)
         draw(self.out, self.bins, self.samples, self.seed)

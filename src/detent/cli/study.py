@@ -109,8 +109,8 @@ class Status:
     """Print one line of JSON."""
 
     def run(self) -> int:
-        from detent.runlog import lock_holder
         from detent.study.directory import STATUSES, read_state, read_study
+        from detent.training.run_directory import lock_holder
 
         study = read_study(self.directory)
         holder = lock_holder(self.directory)

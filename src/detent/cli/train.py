@@ -12,9 +12,9 @@ from tyro.conf import arg
 
 from detent.cli.parsing import parse
 from detent.config import Config, ConfigError
-from detent.config_io import override, read_toml, to_dict
-from detent.presets import BASELINES, configure, merged
-from detent.runlog import read_run_config
+from detent.config.io import override, read_toml, to_dict
+from detent.config.presets import BASELINES, configure, merged
+from detent.training.run_directory import read_run_config
 
 STOPPED = 3
 _NAMES = ("task", "preset", "variant", "algo", "scale")
@@ -35,13 +35,13 @@ class Train:
     """With --resume: go back to the last scheduled checkpoint, where resuming is exact to the bit."""
 
     def run(self) -> int:
-        from detent import session
-        from detent.progress import make_reporter
+        from detent.training import run
+        from detent.training.progress import make_reporter
 
         reporter = make_reporter()
         if self.resume is not None:
             settings = self.settings
-            result = session.resume(
+            result = run.resume(
                 self.resume,
                 steps=settings.steps,
                 schedule_steps=settings.schedule_steps,
@@ -49,7 +49,7 @@ class Train:
                 reporter=reporter,
             )
         else:
-            result = session.train(self.settings, out=self.out, reporter=reporter)
+            result = run.train(self.settings, out=self.out, reporter=reporter)
         if result.finished:
             baseline = self.settings.algo in BASELINES
             hint = "" if baseline else f" (detent eval {result.path}, detent video {result.path})"

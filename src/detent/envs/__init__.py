@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from detent.config import ConfigError, EnvConfig
+from detent.config.presets import MANISKILL_BACKENDS, is_maniskill
 from detent.envs.base import Episode, Step, VectorEnv
-from detent.presets import MANISKILL_BACKENDS, is_maniskill
-from detent.spaces import EnvSpec, Observation
+from detent.spec import EnvSpec, Observation
 
 if TYPE_CHECKING:
     from gymnasium import Env

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from detent.spaces import EnvSpec, Observation
+from detent.spec import EnvSpec, Observation
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from detent.config import ConfigError, EnvConfig
 from detent.envs.base import Episode, Step
-from detent.spaces import EnvSpec, Observation, action_spec, observation_spec
+from detent.spec import EnvSpec, Observation, action_spec, observation_spec
 from detent.threads import core_numbers
 
 # EnvPool lists more than 1600 ids; these were compared with Gymnasium's tasks of the same name, step by step.

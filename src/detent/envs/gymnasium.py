@@ -19,7 +19,7 @@ from torch import Tensor
 from detent.config import ConfigError, EnvConfig, nearest
 from detent.envs.base import Episode, Step
 from detent.envs.pool import Arrays, Moment, Pool
-from detent.spaces import EnvSpec, Observation, ObservationSpec, action_spec, observation_spec
+from detent.spec import EnvSpec, Observation, ObservationSpec, action_spec, observation_spec
 
 
 def find_task(task: str) -> Registration:

@@ -24,7 +24,7 @@ from torch import Tensor
 from detent.config import ConfigError, EnvConfig, nearest
 from detent.envs.base import Episode, Step
 from detent.envs.pool import Arrays, Moment, Pool, ProcessDiedError, call_in_process
-from detent.spaces import EnvSpec, Observation, ObservationSpec, action_spec
+from detent.spec import EnvSpec, Observation, ObservationSpec, action_spec
 
 DEFAULTS: dict[str, Any] = {"control_mode": "pd_joint_delta_pos", "reward_mode": "normalized_dense"}
 """Constructor arguments of the paper's runs; `env.kwargs` go before them."""

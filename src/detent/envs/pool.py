@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from detent.config import ConfigError
 from detent.envs.base import Episode, Step
-from detent.spaces import EnvSpec, Observation
+from detent.spec import EnvSpec, Observation
 
 Result = TypeVar("Result")
 Arrays: TypeAlias = "Mapping[str, NDArray[Any]]"

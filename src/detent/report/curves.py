@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from detent.presets import table
+from detent.config.presets import table
 from detent.report.runs import Array, Run
 from detent.report.stats import Band, mean_curve
 

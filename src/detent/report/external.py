@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from detent.config import ConfigError
-from detent.paper import normalized
+from detent.paper.scores import normalized
 from detent.report.runs import Measure, Run
 
 _NEEDED = ("task", "variant", "seed", "step")

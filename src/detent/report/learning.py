@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from detent.paper import paper_score
+from detent.paper.scores import paper_score
 from detent.report.curves import (
     Aggregate,
     Comparison,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from detent.config import ConfigError
-from detent.config_io import read_toml
+from detent.config.io import read_toml
 from detent.report.external import read_external
 from detent.report.runs import (
     Run,
@@ -27,7 +27,7 @@ from detent.report.runs import (
     training_hours,
 )
 from detent.report.table import Table
-from detent.runlog import RunError, read_rows
+from detent.training.run_directory import RunError, read_rows
 
 _STUDY_KEYS = ("id", "path", "task", "variant", "algo", "seed", "steps")
 _WHO = ("run", "task", "algo", "variant", "group", "seed")

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from detent.config import ConfigError
-from detent.config_io import to_dict
-from detent.paper import normalized
-from detent.presets import ALGORITHMS, BASELINES, configure, table
+from detent.config.io import to_dict
+from detent.config.presets import ALGORITHMS, BASELINES, configure, table
+from detent.paper.scores import normalized
 
 Array = NDArray[np.float64]
 Measure = Literal["TD3-normalized return", "success rate", "return"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from detent.presets import table
+from detent.paper.scores import paper_runtime
 from detent.report.ablations import BINS, swept
 from detent.report.curves import Comparison
 from detent.report.runs import Run
@@ -22,7 +22,7 @@ def speed_of(run: Run) -> float | None:
 
 def variants_table(comparisons: Sequence[Comparison]) -> Table:
     """Per task, algorithm and group: steps per second and hours, beside the paper's mean over Gymnasium tasks."""
-    paper = table("paper_runtime")["variants"]
+    paper = paper_runtime()["variants"]
     rows = []
     for comparison in comparisons:
         for cell in comparison.cells:
@@ -36,7 +36,7 @@ def variants_table(comparisons: Sequence[Comparison]) -> Table:
 
 def bins_table(comparisons: Sequence[Comparison]) -> Table:
     """Steps per second by number of bins, beside the paper's."""
-    paper = table("paper_runtime")["bins"]
+    paper = paper_runtime()["bins"]
     rows = []
     for comparison in swept(comparisons, BINS):
         for cell in comparison.cells:

@@ -19,9 +19,9 @@ from typing import Any, Literal
 import tomli_w
 
 from detent.config import ConfigError
-from detent.config_io import to_dict
-from detent.runlog import lock_holder, write_json
+from detent.config.io import to_dict
 from detent.study.plan import Study
+from detent.training.run_directory import lock_holder, write_json
 
 Status = Literal["waiting", "running", "interrupted", "failed", "finished"]
 STATUSES: tuple[Status, ...] = ("running", "failed", "interrupted", "waiting", "finished")

@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from detent.progress import PLAIN_INTERVAL, PipeConsole
 from detent.study.directory import STATUSES, Entry, RunState
 from detent.study.plan import Study
+from detent.training.progress import PLAIN_INTERVAL, PipeConsole
 
 States = Mapping[str, RunState]
 _LINES_AROUND = 6

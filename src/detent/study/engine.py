@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Protocol
 
 from detent.config import ConfigError
-from detent.runlog import acquire_lock, release_lock
-from detent.signals import StopRequest
 from detent.study.directory import Entry, RunState, log_path, read_state, require_same_study, write_study
 from detent.study.display import Display
 from detent.study.plan import Study
 from detent.study.process import Outcome, note_failure
+from detent.training.run_directory import acquire_lock, release_lock
+from detent.training.signals import StopRequest
 
 LOOK = 0.2
 """Seconds between two looks at the processes."""

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from detent.config import Config, ConfigError, nearest, validate
-from detent.config_io import read_toml, to_dict
-from detent.presets import BASELINES, check_names, configure, table
+from detent.config.io import read_toml, to_dict
+from detent.config.presets import BASELINES, check_names, configure, table
 
 _DEFAULTS: dict[str, Any] = {
     "preset": "paper",
@@ -93,7 +93,7 @@ class Study:
 
 def shipped() -> dict[str, str]:
     """Names and descriptions of the studies that come with Detent; those for tests, `_name`, are left out."""
-    entries = (files("detent.presets") / "studies").iterdir()
+    entries = (files("detent.config.presets") / "studies").iterdir()
     names = sorted(entry.name.removesuffix(".toml") for entry in entries if entry.name.endswith(".toml"))
     return {name: str(table(f"studies/{name}")["description"]) for name in names if not name.startswith("_")}
 
@@ -102,7 +102,7 @@ def load_study(study: str) -> Study:
     """The study of a file, or the shipped one of that name."""
     if study.endswith(".toml"):
         return make_study(Path(study).stem, read_toml(Path(study)))
-    if not (files("detent.presets") / "studies" / f"{study}.toml").is_file():
+    if not (files("detent.config.presets") / "studies" / f"{study}.toml").is_file():
         raise ConfigError(
             f"there is no study '{study}'; {nearest(study, shipped())} (a study of your own is a file NAME.toml)"
         )

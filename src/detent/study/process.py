@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from detent.runlog import lock_holder, write_json
 from detent.study.directory import Entry, failure_path, log_path, plan_path, read_state
+from detent.training.run_directory import lock_holder, write_json
 
 _CHILD = (sys.executable, "-m", "detent.cli.child")
 STOPPED = 3

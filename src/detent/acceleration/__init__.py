@@ -1,0 +1,1 @@
+"""Faster forms of acting and updating; nothing else depends on this room."""

@@ -1,0 +1,34 @@
+"""Simple policy optimization: a quadratic penalty on the ratio instead of a clip."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from detent.algorithms.losses import Metrics
+from detent.config import SPOConfig
+
+MAX_LOG_RATIO = 20.0
+"""Beyond it the squared ratio would come near the end of float32."""
+
+
+class SPOLoss:
+    """The loss -E[r A - |A| (r - 1)^2 / (2 eps)], least where r = 1 + eps sign(A)."""
+
+    def __init__(self, config: SPOConfig) -> None:
+        self._epsilon = config.epsilon
+
+    def __call__(self, log_ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
+        ratio = _ratio(log_ratio)
+        penalty = 0.5 * advantages.abs() / self._epsilon * (ratio - 1).square()
+        outside = ((ratio.detach() - 1).abs() > self._epsilon).float().mean()
+        return (penalty - ratio * advantages).mean(), {"clip_fraction": outside}
+
+    def gradient(self, log_ratio: Tensor, advantages: Tensor) -> Tensor:
+        ratio = _ratio(log_ratio)
+        slope = ratio * (advantages.abs() / self._epsilon * (ratio - 1) - advantages)
+        return torch.where(log_ratio.abs() <= MAX_LOG_RATIO, slope, 0.0)
+
+
+def _ratio(log_ratio: Tensor) -> Tensor:
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()

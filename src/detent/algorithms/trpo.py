@@ -1,0 +1,261 @@
+"""Trust region policy optimization: a natural-gradient step on the whole batch, as far as the KL allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.autograd import forward_ad
+from torch.func import functional_call
+
+from detent.acceleration.flat_adam import FlatAdam, attach, attach_gradient, views
+from detent.acceleration.manual_backprop import written_out
+from detent.acceleration.worker_group import Team
+from detent.algorithms import Batch, Metrics, normalized_advantages, value_gradient, value_loss
+from detent.algorithms.gradient_variance import GradientSpread
+from detent.algorithms.minibatch import Seen, descend
+from detent.config import Config, UpdateConfig
+from detent.models.policy import Policy
+from detent.spec import Observation
+
+_TINY = 1e-30
+"""Keeps a quotient of zeros zero."""
+
+
+def conjugate_gradient(product: Callable[[Tensor], Tensor], target: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+    """`x` with `product(x)` near `target`, for a symmetric positive definite product; and the norm of what is left."""
+    solution = torch.zeros_like(target)
+    residual = target.clone()
+    direction = target.clone()
+    square = residual.dot(residual)
+    for _ in range(iterations):
+        image = product(direction)
+        length = square / direction.dot(image).clamp(min=_TINY)
+        solution.add_(length * direction)
+        residual.sub_(length * image)
+        next_square = residual.dot(residual)
+        direction = residual + next_square / square.clamp(min=_TINY) * direction
+        square = next_square
+    return solution, square.sqrt()
+
+
+class ActorFunction(nn.Module):
+    """The actor as a function of its parameters, which form one flat vector `[P]`.
+
+    An encoder that it shares with the critic is part of it: the trust region holds only if nothing else moves it.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        super().__init__()
+        self.policy = policy
+        parts = ("head", "actor", "encoder")
+        named = [pair for part in parts for pair in getattr(policy, part).named_parameters(f"policy.{part}")]
+        self._names = [name for name, _ in named]
+        self._parameters_in_order = [parameter for _, parameter in named]
+        self.flat = torch.cat([parameter.detach().flatten() for parameter in self._parameters_in_order])
+        self.gradient = torch.zeros_like(self.flat)
+        attach(self._parameters_in_order, self.flat)
+        attach_gradient(self._parameters_in_order, self.gradient)
+
+    def forward(self, observation: Observation) -> Tensor:
+        return self.policy.params(observation)
+
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """A vector `[P]` as tensors of the parameters' shapes."""
+        return views(vector, self._parameters_in_order)
+
+    def at(self, vector: Tensor, observation: Observation) -> Tensor:
+        """Distribution parameters `[B, m, P]` with `vector` for parameters."""
+        replaced: Tensor = functional_call(
+            self, dict(zip(self._names, self.views(vector), strict=True)), (observation,)
+        )
+        return replaced
+
+    def add_fisher_product(self, observation: Observation, tangent: Tensor, weight: float) -> None:
+        """Add weight J^T M J tangent, summed over the states of `observation`, to `gradient`.
+
+        One pass carries values and tangents forward, one goes back; nothing is differentiated twice.
+        """
+        with forward_ad.dual_level():
+            duals = map(forward_ad.make_dual, self._parameters_in_order, self.views(tangent))
+            outputs = functional_call(self, dict(zip(self._names, duals, strict=True)), (observation,))
+            params, change = forward_ad.unpack_dual(outputs)
+            assert change is not None
+            image = self.policy.head.fisher_product(params.detach(), change.detach())
+        torch.autograd.backward(params, weight * image)
+
+
+class Regression:
+    """What the critic descends on."""
+
+    def __init__(self, policy: Policy, config: UpdateConfig) -> None:
+        self._policy, self._clip = policy, config.value_clip
+        self._critic = written_out(policy.critic)
+
+    def differentiate(self, minibatch: Batch, scale: float) -> Seen:
+        value = self._critic.forward(self._policy.features(minibatch.observation)).squeeze(-1)
+        gradient = value_gradient(value, minibatch.value, minibatch.returns, self._clip)
+        self._critic.backward((scale * gradient).unsqueeze(-1))
+        return {"value": value}
+
+    def report(self, seen: Seen, batch: Batch) -> Metrics:
+        return {"value_loss": value_loss(seen["value"], batch.value, batch.returns, self._clip)}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What a candidate is judged by, on the whole batch."""
+
+    surrogate: float
+    kl: float
+    metrics: Metrics
+
+
+class TrustRegion:
+    """The update rule of TRPO. The critic is trained by minibatch descent of its own."""
+
+    notes = (
+        "trpo: the actor takes one step on the whole batch per iteration; update.epochs, minibatches, learning_rate, "
+        "anneal, weight_decay and max_grad_norm act on the critic alone, value_coef on nothing.",
+    )
+
+    def __init__(self, policy: Policy, config: Config) -> None:
+        self._policy, self._config, self._update = policy, config.trpo, config.update
+        self.actor = ActorFunction(policy)
+        self.critic = FlatAdam(policy.critic, config.update)
+        self.regression = Regression(policy, config.update)
+        # The actor's own parameters come first, those of a shared encoder after them.
+        self._watched = self.actor.gradient[: policy.num_actor_parameters]
+
+    def update(
+        self, batch: Batch, learning_rate: float, generator: Generator, also: Metrics | None = None
+    ) -> dict[str, float]:
+        # Gradients of random minibatches tell of its variance; rows of one time lie side by side in the batch.
+        batch = batch.select(torch.randperm(len(batch), generator=generator, device=batch.advantages.device))
+        advantages = normalized_advantages(batch.advantages) if self._update.normalize_advantages else batch.advantages
+        metrics = self._step(batch, advantages)
+        self.critic.learning_rate = learning_rate
+        critic = descend(self.critic, self._encoded(batch), self.regression, self._update, generator, also)
+        return metrics | {"critic_grad_norm": critic.pop("grad_norm"), **critic}
+
+    @torch.no_grad()
+    def _encoded(self, batch: Batch) -> Batch:
+        """The batch as the critic sees it after the step: through a shared encoder that it cannot move."""
+        if not self._policy.encoder.has_images:
+            return batch
+        pieces = [self._policy.encode(chunk.observation) for chunk, _ in self._chunks(batch, batch.advantages)]
+        return replace(batch, observation={key: torch.cat([piece[key] for piece in pieces]) for key in pieces[0]})
+
+    def _step(self, batch: Batch, advantages: Tensor) -> dict[str, float]:
+        """Move the actor along the natural gradient; where no length will do, not at all."""
+        spread = GradientSpread(self._watched, len(self._watched), Team(1)) if self._update.diagnostics else None
+        gradient, surrogate = self.surrogate_gradient(batch, advantages, spread)
+        direction, residual = conjugate_gradient(
+            lambda vector: self.fisher_product(batch, vector), gradient, self._config.cg_iterations
+        )
+        curvature = direction.dot(self.fisher_product(batch, direction)).clamp(min=_TINY)
+        full_step = (2 * self._config.max_kl / curvature).sqrt() * direction
+        fraction, measured = self._search(batch, advantages, surrogate, full_step)
+        metrics = {
+            "policy_loss": -measured.surrogate,
+            "kl": measured.kl,
+            "step_fraction": fraction,
+            "line_search_failed": float(fraction == 0),
+            "cg_residual": residual.item(),
+        }
+        for name, value in (measured.metrics | (spread.metrics() if spread else {})).items():
+            if value.dim() == 0:
+                metrics[name] = value.item()
+            else:
+                metrics |= {f"{name}/{i}": number for i, number in enumerate(value.tolist())}
+        return metrics
+
+    def surrogate_gradient(
+        self, batch: Batch, advantages: Tensor, spread: GradientSpread | None = None
+    ) -> tuple[Tensor, float]:
+        """Gradient `[P]` of E[r A] at the parameters as they are, minibatch by minibatch, and its value."""
+        total = torch.zeros_like(self.actor.gradient)
+        surrogate = advantages.new_zeros(())
+        size = len(batch) // self._update.minibatches
+        for start in range(0, len(batch), size):
+            minibatch = slice(start, start + size)
+            self.actor.gradient.zero_()
+            for chunk, chunk_advantages in self._chunks(batch.select(minibatch), advantages[minibatch]):
+                params = self._policy.params(chunk.observation)
+                gain = (self._ratio(params, chunk) * chunk_advantages).sum() / size
+                torch.autograd.backward(gain)
+                surrogate += gain.detach() * size / len(batch)
+            total.add_(self.actor.gradient, alpha=size / len(batch))
+            if spread is not None:
+                spread.add(self._watched, self._watched.dot(self._watched))
+        if spread is not None:
+            spread.end_epoch()
+        return total, surrogate.item()
+
+    def fisher_product(self, batch: Batch, vector: Tensor) -> Tensor:
+        """(F + damping I) vector, F the mean over states of J^T M J at the parameters as they are."""
+        self.actor.gradient.zero_()
+        for chunk, _ in self._chunks(batch, batch.advantages):
+            self.actor.add_fisher_product(chunk.observation, vector, 1 / len(batch))
+        return self.actor.gradient + self._config.damping * vector
+
+    @torch.no_grad()
+    def _search(self, batch: Batch, advantages: Tensor, surrogate: float, full_step: Tensor) -> tuple[float, Measure]:
+        """Try ever shorter steps until one improves the surrogate within the trust region; the share of the step taken.
+
+        Where none does, the old parameters come back bit for bit and the share is 0. A measure that is not finite ends
+        the search, and the metrics it goes into end the run.
+        """
+        old = self.actor.flat.detach().clone()
+        for i in range(self._config.backtracks):
+            fraction = self._config.shrink**i
+            self.actor.flat.copy_(old + fraction * full_step)
+            measured = self.measure(batch, advantages, old)
+            if not (math.isfinite(measured.kl) and math.isfinite(measured.surrogate)):
+                self.actor.flat.copy_(old)
+                return 0.0, measured
+            if measured.kl <= self._config.max_kl and measured.surrogate > surrogate:
+                return fraction, measured
+        self.actor.flat.copy_(old)
+        return 0.0, self.measure(batch, advantages, old)
+
+    @torch.no_grad()
+    def measure(self, batch: Batch, advantages: Tensor, old: Tensor) -> Measure:
+        """The policy as it is against the one with the parameters `old` `[P]`, on the whole batch."""
+        head = self._policy.head
+        surrogate = advantages.new_zeros(())
+        kl: Tensor | None = None
+        weighted: dict[str, Tensor] = {}
+        for chunk, chunk_advantages in self._chunks(batch, advantages):
+            params = self._policy.params(chunk.observation)
+            share = len(chunk) / len(batch)
+            surrogate += share * (self._ratio(params, chunk) * chunk_advantages).mean()
+            chunk_kl = share * head.kl(self.actor.at(old, chunk.observation), params).mean(0)
+            kl = chunk_kl if kl is None else kl + chunk_kl
+            entropy = head.entropy(params)
+            for name, value in {"entropy": entropy.sum(-1).mean(), **head.statistics(entropy)}.items():
+                weighted[name] = weighted.get(name, 0) + share * value
+        assert kl is not None
+        metrics = weighted | ({"kl_by_dimension": kl} if self._update.diagnostics else {})
+        return Measure(surrogate.item(), kl.sum().item(), metrics)
+
+    def _ratio(self, params: Tensor, batch: Batch) -> Tensor:
+        return (self._policy.head.log_prob(params, batch.choice) - batch.log_prob).sum(-1).exp()
+
+    def _chunks(self, batch: Batch, advantages: Tensor) -> Iterator[tuple[Batch, Tensor]]:
+        """The batch in pieces of at most `chunk` states, which bounds the memory of a pass."""
+        for start in range(0, len(batch), self._config.chunk):
+            piece = slice(start, start + self._config.chunk)
+            yield batch.select(piece), advantages[piece]
+
+    def state(self) -> dict[str, Tensor]:
+        return self.critic.state()
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.critic.load_state(state)
+
+    def close(self) -> None:
+        """Nothing to give back."""

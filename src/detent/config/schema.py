@@ -1,0 +1,463 @@
+"""Everything a run can be told, as frozen dataclasses; the sentence under a field is its command-line help.
+
+A `Config` is complete by itself: its defaults are the `paper` preset on Gymnasium tasks with the `rn-d` actor.
+`detent.config.presets.configure` builds one from a task, a preset and a variant; this module knows none of those names.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from tyro.conf import Positional, arg
+from tyro.constructors import PrimitiveConstructorSpec
+
+
+class ConfigError(Exception):
+    """A setting, file or space that a run cannot be made from; its text is a sentence for the user.
+
+    No ValueError: tyro would draw its own box around the sentence.
+    """
+
+
+def nearest(word: str, valid: Iterable[str]) -> str:
+    """The end of an error sentence: the valid words, or the nearest few of many."""
+    valid = sorted(valid)
+    close = difflib.get_close_matches(word, valid, n=3, cutoff=0.6)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return f"valid: {', '.join(valid)}"
+
+
+def _require(condition: bool, sentence: str) -> None:
+    if not condition:
+        raise ConfigError(sentence)
+
+
+def _parse_kwargs(words: list[str]) -> dict[str, Any]:
+    """`key=value` words; a value is read as TOML (numbers, true, [lists]) and as plain text where it is not."""
+    out: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        _require(bool(key and equals), f"env.kwargs takes key=value pairs; found '{word}'")
+        try:
+            out[key] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            out[key] = text
+    return out
+
+
+_KWARGS_ON_COMMAND_LINE = PrimitiveConstructorSpec(
+    nargs="*",
+    metavar="KEY=VALUE",
+    instance_from_str=_parse_kwargs,
+    is_instance=lambda value: isinstance(value, dict),
+    str_from_instance=lambda kwargs: [f"{key}={value}" for key, value in kwargs.items()],
+)
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    num_envs: Annotated[int, arg(aliases=["--envs"])] = 16
+    """Environments stepped side by side."""
+    backend: Literal["auto", "envpool", "gymnasium", "physx_cpu", "physx_cuda"] = "auto"
+    """Simulator: `auto` takes EnvPool where it has the task and Gymnasium otherwise; for ManiSkill's tasks physx_cuda
+    where the run has a GPU and physx_cpu otherwise."""
+    obs: Annotated[Literal["state", "rgb", "rgb+state"], arg(aliases=["--obs"])] = "state"
+    """ManiSkill: what the policy sees: the state vector, camera images, or images with robot and goal beside them."""
+    partial_resets: bool = True
+    """ManiSkill: an episode also ends when the task is solved or has failed; evaluation plays to the time limit."""
+    processes: bool = False
+    """Gymnasium only: run each environment in a process of its own (for slow environments)."""
+    kwargs: Annotated[dict[str, Any], _KWARGS_ON_COMMAND_LINE] = field(default_factory=dict)
+    """Arguments for the environment's constructor: --env.kwargs frame_skip=5 healthy_z_range=[0.3,1.0]."""
+    action_low: Annotated[tuple[float, ...], arg(aliases=["--action-low"])] = ()
+    """Lower action bounds (one for all dimensions, or one each); needed where the space has none."""
+    action_high: Annotated[tuple[float, ...], arg(aliases=["--action-high"])] = ()
+    """Upper action bounds (one for all dimensions, or one each); needed where the space has none."""
+
+    def __post_init__(self) -> None:
+        _require(self.num_envs >= 1, f"env.num_envs is {self.num_envs}; at least 1 environment is needed")
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    kind: Literal["rn", "mlp"] = "rn"
+    """`rn`: regularized residual network; `mlp`: plain multi-layer perceptron."""
+    width: int = 256
+    """Hidden width (an rn block widens it four times inside)."""
+    depth: int = 2
+    """Residual blocks of an rn, hidden layers of an mlp."""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """Activation of an mlp (rn blocks always use ReLU, as in the paper)."""
+    layer_norm: bool = True
+    """rn only: LayerNorm before each block and before the head."""
+    residual: bool = True
+    """rn only: skip connection around each block."""
+
+    def __post_init__(self) -> None:
+        section = type(self).__name__.removesuffix("Config").lower()
+        _require(self.width >= 1, f"{section}.width is {self.width}; it must be at least 1")
+        _require(self.depth >= 0, f"{section}.depth is {self.depth}; it must not be negative")
+
+
+@dataclass(frozen=True)
+class ActorConfig(NetworkConfig):
+    width: Annotated[int, arg(aliases=["--width"])] = 256
+    """Hidden width (an rn block widens it four times inside)."""
+
+
+@dataclass(frozen=True)
+class CriticConfig(NetworkConfig):
+    kind: Literal["rn", "mlp"] = "mlp"
+    width: int = 64
+    depth: int = 1
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    width: int = 256
+    """Images only: features of the convolutional network, and as many of the linear layer for the state beside it."""
+
+    def __post_init__(self) -> None:
+        _require(self.width >= 1, f"encoder.width is {self.width}; it must be at least 1")
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    kind: Literal["categorical", "gaussian", "loss-swap"] = "categorical"
+    """Action distribution: one softmax over bins per dimension; a diagonal Gaussian; or (the paper's loss-swap) a
+    Gaussian around the expected action of a softmax over bins."""
+    bins: Annotated[int, arg(aliases=["--bins"])] = 41
+    """categorical, loss-swap: bins per action dimension, evenly spaced from the lower to the upper bound."""
+    mean: Literal["plain", "squashed"] = "plain"
+    """gaussian: the mean as the network gives it, or squashed by tanh into the action range."""
+    log_std: Literal["state-independent", "state-dependent"] = "state-independent"
+    """gaussian: one learned log standard deviation per dimension, or one the network gives per state."""
+    log_std_init: float = 0.0
+    """gaussian, loss-swap: initial log standard deviation, in the units of the action."""
+
+    def __post_init__(self) -> None:
+        _require(self.bins >= 2, f"head.bins is {self.bins}; a categorical head needs at least 2 bins per dimension")
+        _require(self.bins <= 32767, f"head.bins is {self.bins}; at most 32767 bins per dimension are possible")
+        _require(abs(self.log_std_init) <= 10, f"head.log_std_init is {self.log_std_init}; it must lie in [-10, 10]")
+
+
+@dataclass(frozen=True)
+class NormalizeConfig:
+    observation: bool = True
+    """Normalize state observations by running mean and variance shared by all environments."""
+    reward: bool = True
+    """Divide rewards by the running standard deviation of the discounted return."""
+    clip: float = 10.0
+    """Bound of normalized observations and rewards."""
+    warmup_steps: int = 64
+    """Random-action steps per environment before the first rollout, to start the observation statistics."""
+
+    def __post_init__(self) -> None:
+        _require(self.clip > 0, f"normalize.clip is {self.clip}; it must be positive")
+        _require(self.warmup_steps >= 0, f"normalize.warmup_steps is {self.warmup_steps}; it must not be negative")
+
+
+@dataclass(frozen=True)
+class AdvantageConfig:
+    gamma: float = 0.99
+    """Discount factor."""
+    gae_lambda: float = 0.95
+    """Generalized advantage estimation: weight of longer returns."""
+    bootstrap_on_termination: bool = False
+    """Bootstrap from the final observation also where an episode terminated, as if it had been cut there: the ManiSkill
+    presets do, because solving a task ends the episode and must not cost the rewards that staying would bring."""
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.gamma <= 1, f"advantage.gamma is {self.gamma}; it must lie in [0, 1]")
+        _require(0 <= self.gae_lambda <= 1, f"advantage.gae_lambda is {self.gae_lambda}; it must lie in [0, 1]")
+
+
+@dataclass(frozen=True)
+class UpdateConfig:
+    epochs: int = 10
+    """Passes over each rollout."""
+    minibatches: int = 64
+    """Minibatches per pass; must divide num_envs x rollout_steps."""
+    learning_rate: float = 3e-4
+    """Adam's step size at the start."""
+    anneal: bool = True
+    """Lower the learning rate linearly to zero over schedule_steps."""
+    weight_decay: float = 1e-5
+    """Adam's L2 penalty, on all parameters."""
+    adam_eps: float = 1e-5
+    """Adam's epsilon."""
+    max_grad_norm: float = 0.5
+    """Clip the norm of the whole gradient to this; 0 leaves it alone."""
+    normalize_advantages: bool = True
+    """Shift and scale the advantages of each minibatch to mean 0 and standard deviation 1."""
+    entropy_coef: float = 0.0
+    """Weight of the entropy bonus."""
+    value_coef: float = 0.5
+    """Weight of the value loss."""
+    value_clip: float = 0.2
+    """Clip the change of a value prediction to this range; 0 leaves it alone."""
+    target_kl: float = 0.0
+    """Stop the epochs of an update when the mean KL of an epoch exceeds this; 0 never stops."""
+    diagnostics: bool = True
+    """Measure gradient variance, signal-to-noise ratio and KL per action dimension in every update."""
+    processes: int = 0
+    """Processes that share minibatches of PPO and SPO, and EnvPool's environments; 0: one per thread where it helps."""
+    compile: bool = False
+    """Let torch.compile fuse small operations of PPO and SPO updates; takes twenty seconds, needs a C++ compiler."""
+
+    def __post_init__(self) -> None:
+        _require(self.processes >= 0, f"update.processes is {self.processes}; it must not be negative (0: automatic)")
+        for name in ("epochs", "minibatches"):
+            _require(getattr(self, name) >= 1, f"update.{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("learning_rate", "adam_eps"):
+            value = getattr(self, name)
+            _require(0 < value < math.inf, f"update.{name} is {value}; it must be positive and finite")
+        for name in ("weight_decay", "max_grad_norm", "entropy_coef", "value_coef", "value_clip", "target_kl"):
+            value = getattr(self, name)
+            _require(0 <= value < math.inf, f"update.{name} is {value}; it must be finite and not negative")
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    clip: float = 0.2
+    """Clip the probability ratio to [1 - clip, 1 + clip]."""
+
+    def __post_init__(self) -> None:
+        _require(self.clip > 0, f"ppo.clip is {self.clip}; it must be positive")
+
+
+@dataclass(frozen=True)
+class SPOConfig:
+    epsilon: float = 0.2
+    """The ratio the penalty allows: the objective is largest at 1 + epsilon sign(A)."""
+
+    def __post_init__(self) -> None:
+        _require(0 < self.epsilon < math.inf, f"spo.epsilon is {self.epsilon}; it must be positive and finite")
+
+
+@dataclass(frozen=True)
+class TRPOConfig:
+    max_kl: float = 0.01
+    """Trust region: the mean KL(old || new) over the batch stays within this."""
+    damping: float = 0.1
+    """Added to the diagonal of the Fisher matrix."""
+    cg_iterations: int = 10
+    """Conjugate-gradient iterations per update."""
+    backtracks: int = 10
+    """Step lengths tried, each `shrink` times the one before."""
+    shrink: float = 0.8
+    """Factor between two step lengths of the line search."""
+    chunk: int = 2048
+    """States per pass through the network; the memory of an update grows with this, not with the batch."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_kl", "damping"):
+            value = getattr(self, name)
+            _require(0 < value < math.inf, f"trpo.{name} is {value}; it must be positive and finite")
+        for name in ("cg_iterations", "backtracks", "chunk"):
+            _require(getattr(self, name) >= 1, f"trpo.{name} is {getattr(self, name)}; it must be at least 1")
+        _require(0 < self.shrink < 1, f"trpo.shrink is {self.shrink}; it must lie between 0 and 1")
+
+
+@dataclass(frozen=True)
+class TD3Config:
+    learning_rate: float = 3e-4
+    """Adam's step size, for actor and critics."""
+    width: int = 256
+    """Hidden width of actor and critics, two ReLU layers each."""
+    buffer_size: int = 1_000_000
+    """Transitions kept for replay (two observations each in memory)."""
+    batch_size: int = 256
+    """Transitions per update; there is one update per environment step."""
+    learning_starts: int = 25_000
+    """Environment steps played with random actions before the first update."""
+    gamma: float = 0.99
+    """Discount factor."""
+    tau: float = 0.005
+    """Share of the trained networks in the target networks, per update."""
+    exploration_noise: float = 0.1
+    """Standard deviation of the noise on training actions, in halves of the action range."""
+    target_noise: float = 0.2
+    """Standard deviation of the noise on target actions, in halves of the action range."""
+    target_noise_clip: float = 0.5
+    """Bound of the noise on target actions."""
+    policy_delay: int = 2
+    """Updates of the critics per update of the actor."""
+
+    def __post_init__(self) -> None:
+        for name in ("width", "buffer_size", "batch_size", "policy_delay"):
+            _require(getattr(self, name) >= 1, f"td3.{name} is {getattr(self, name)}; it must be at least 1")
+        _require(
+            0 < self.learning_rate < math.inf,
+            f"td3.learning_rate is {self.learning_rate}; it must be positive and finite",
+        )
+        for name in ("learning_starts", "exploration_noise", "target_noise", "target_noise_clip"):
+            value = getattr(self, name)
+            _require(0 <= value < math.inf, f"td3.{name} is {value}; it must be finite and not negative")
+        for name in ("gamma", "tau"):
+            _require(0 <= getattr(self, name) <= 1, f"td3.{name} is {getattr(self, name)}; it must lie in [0, 1]")
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    interval: int = 0
+    """Environment steps between evaluations; 0: a twentieth of `steps`, and always at the end."""
+    episodes: int = 10
+    """Episodes per evaluation, each played both by sampled and by most probable actions."""
+    num_envs: int = 10
+    """Environments an evaluation uses; every one plays the same number of episodes."""
+
+    def __post_init__(self) -> None:
+        _require(self.interval >= 0, f"eval.interval is {self.interval}; it must not be negative")
+        _require(self.episodes >= 1, f"eval.episodes is {self.episodes}; it must be at least 1")
+        _require(self.num_envs >= 1, f"eval.num_envs is {self.num_envs}; it must be at least 1")
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    interval: int = 0
+    """Environment steps between scheduled checkpoints; 0: the larger of steps/20 and 20 full episodes per environment.
+    Environments are rebuilt at each, so it is part of what a run computes."""
+    keep: int = 3
+    """Latest checkpoints kept, beside the best."""
+
+    def __post_init__(self) -> None:
+        _require(self.interval >= 0, f"checkpoint.interval is {self.interval}; it must not be negative")
+        _require(self.keep >= 1, f"checkpoint.keep is {self.keep}; at least the latest one is kept")
+
+
+@dataclass(frozen=True)
+class Config:
+    task: Positional[str] = ""
+    """Gymnasium id, also `package.module:EnvId-v0` for an environment of your own; or a ManiSkill id."""
+    preset: str = "paper"
+    """Hyper-parameters to start from: paper, authors or fast."""
+    variant: str = "rn-d"
+    """Actor: rn-d, rn-c, mlp-d, mlp-c, loss-swap, ...; `detent list variants` tells them all."""
+    algo: str = "ppo"
+    """Update rule: ppo, spo or trpo; or td3, the off-policy baseline (with --variant td3)."""
+    scale: Literal["auto", "cpu", "gpu"] = "auto"
+    """ManiSkill: `gpu` is the paper's thousands of environments, `cpu` few environments with long rollouts; `auto`
+    takes what the machine has."""
+    steps: int = 5_000_000
+    """Environment steps in all, rounded up to whole iterations."""
+    schedule_steps: int = 5_000_000
+    """Length of the learning-rate schedule, so that a short run is the beginning of a long one."""
+    rollout_steps: int = 1024
+    """Steps per environment and iteration."""
+    seed: int = 1
+    """Everything random comes from this number."""
+    threads: int = 0
+    """CPU threads for simulation and mathematics; 0: all cores. Part of what makes a run repeatable."""
+    device: str = "auto"
+    """`cpu`, `cuda`, `cuda:1`, ...; `auto` takes a GPU where there is one."""
+    init_from: str = ""
+    """Run directory whose best policy (weights and observation statistics) this run starts from."""
+    tensorboard: bool = False
+    """Also write TensorBoard event files."""
+    env: EnvConfig = EnvConfig()
+    encoder: EncoderConfig = EncoderConfig()
+    actor: ActorConfig = ActorConfig()
+    head: HeadConfig = HeadConfig()
+    critic: CriticConfig = CriticConfig()
+    normalize: NormalizeConfig = NormalizeConfig()
+    advantage: AdvantageConfig = AdvantageConfig()
+    update: UpdateConfig = UpdateConfig()
+    ppo: PPOConfig = PPOConfig()
+    spo: SPOConfig = SPOConfig()
+    trpo: TRPOConfig = TRPOConfig()
+    td3: TD3Config = TD3Config()
+    eval: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    def __post_init__(self) -> None:
+        _require(self.steps >= 1, f"steps is {self.steps}; it must be at least 1")
+        _require(self.schedule_steps >= 1, f"schedule_steps is {self.schedule_steps}; it must be at least 1")
+        _require(self.rollout_steps >= 1, f"rollout_steps is {self.rollout_steps}; it must be at least 1")
+        _require(self.threads >= 0, f"threads is {self.threads}; it must not be negative (0: all cores)")
+        _require(self.seed >= 0, f"seed is {self.seed}; it must not be negative")
+
+    @property
+    def batch_size(self) -> int:
+        """Transitions per iteration."""
+        return self.env.num_envs * self.rollout_steps
+
+    @property
+    def warmup(self) -> int:
+        """Environment steps played with random actions before the first iteration."""
+        if self.init_from or not self.normalize.observation:
+            return 0
+        return self.normalize.warmup_steps * self.env.num_envs
+
+    @property
+    def iterations(self) -> int:
+        return max(1, math.ceil((self.steps - self.warmup) / self.batch_size))
+
+    @property
+    def total_steps(self) -> int:
+        """`steps` rounded up to whole iterations."""
+        return self.warmup + self.iterations * self.batch_size
+
+    def iterations_per(self, steps: int) -> int:
+        """An interval in environment steps as whole iterations, at least one."""
+        return max(1, round(steps / self.batch_size))
+
+
+_ALGORITHM_DEFAULTS: dict[str, Any] = {
+    "ppo": PPOConfig(),
+    "spo": SPOConfig(),
+    "trpo": TRPOConfig(),
+    "td3": TD3Config(),
+}
+
+
+def validate(config: Config) -> None:
+    """Checks between fields; each section checks its own values when it is made."""
+    _require(config.task != "", "no task was given; for instance: detent train HalfCheetah-v4")
+    _require(
+        config.batch_size % config.update.minibatches == 0,
+        f"{config.update.minibatches} minibatches do not divide the batch of {config.env.num_envs} environments x "
+        f"{config.rollout_steps} steps = {config.batch_size}; choose update.minibatches among its divisors",
+    )
+    _require(
+        not (config.update.normalize_advantages and config.batch_size == config.update.minibatches),
+        "minibatches of one transition cannot have their advantages normalized; use fewer update.minibatches",
+    )
+    _require(
+        not config.update.anneal or config.steps <= config.schedule_steps,
+        f"steps ({config.steps}) goes past schedule_steps ({config.schedule_steps}), where the learning rate has "
+        "come down to zero; give a longer --schedule-steps, or --update.no-anneal",
+    )
+    for name, default in _ALGORITHM_DEFAULTS.items():
+        _require(
+            name == config.algo or getattr(config, name) == default,
+            f"the algorithm is {config.algo}, which takes no {name}.* settings; found {getattr(config, name)}",
+        )
+    if config.algo == "trpo":
+        for name in ("entropy_coef", "target_kl"):
+            _require(
+                getattr(config.update, name) == 0,
+                f"update.{name} is {getattr(config.update, name)}; TRPO has none, its step is bounded by trpo.max_kl",
+            )
+    _require(
+        not (config.head.kind == "loss-swap" and config.head.log_std == "state-dependent"),
+        "head.log_std is state-dependent; the loss-swap head has one standard deviation per action dimension",
+    )
+    _require(
+        not (config.env.obs == "rgb" and config.normalize.observation),
+        "normalize.observation is for state vectors, and with --obs rgb there is none; leave it out, or use rgb+state",
+    )
+    try:
+        tomli_w.dumps(config.env.kwargs)
+    except TypeError as error:
+        raise ConfigError(
+            f"env.kwargs {config.env.kwargs} cannot be written to config.toml ({error}); it takes numbers, text, "
+            "booleans, and lists and tables of them"
+        ) from None

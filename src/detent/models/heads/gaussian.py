@@ -1,0 +1,116 @@
+"""A diagonal Gaussian, the usual actor of continuous control."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Generator, Tensor, nn
+
+from detent.config import HeadConfig
+from detent.models.heads.base import Head, Likelihood
+from detent.spec import ActionSpec
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+
+
+class DiagonalGaussian(Head):
+    """Parameters are mean and log standard deviation `[B, m, 2]`; a choice is the sample before clipping.
+
+    What the network's outputs mean is left to `forward` of the heads below it.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, action: ActionSpec) -> None:
+        super().__init__()
+        self.register_buffer("low", torch.tensor(action.low))
+        self.register_buffer("high", torch.tensor(action.high))
+
+    def sample(self, params: Tensor, generator: Generator | None = None) -> Tensor:
+        mean, log_std = params.unbind(-1)
+        noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
+        return mean + log_std.exp() * noise
+
+    def mode(self, params: Tensor) -> Tensor:
+        return params[..., 0]
+
+    def log_prob(self, params: Tensor, choice: Tensor) -> Tensor:
+        mean, log_std = params.unbind(-1)
+        return _log_density((choice - mean) * (-log_std).exp(), log_std)
+
+    def entropy(self, params: Tensor) -> Tensor:
+        return params[..., 1] + 0.5 + _HALF_LOG_TWO_PI
+
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        old_mean, old_log_std = old.unbind(-1)
+        new_mean, new_log_std = new.unbind(-1)
+        spread = (2 * (old_log_std - new_log_std)).exp()
+        shift = ((old_mean - new_mean) * (-new_log_std).exp()).square()
+        return new_log_std - old_log_std + 0.5 * (spread + shift - 1)
+
+    def fisher_product(self, params: Tensor, tangent: Tensor) -> Tensor:
+        mean, log_std = tangent.unbind(-1)
+        return torch.stack([mean * (-2 * params[..., 1]).exp(), 2 * log_std], dim=-1)
+
+    def statistics(self, entropy: Tensor) -> dict[str, Tensor]:
+        return {"std": (entropy.detach() - 0.5 - _HALF_LOG_TWO_PI).exp().mean()}
+
+    def to_action(self, choice: Tensor) -> Tensor:
+        return choice.clamp(self.low, self.high)
+
+
+class GaussianHead(DiagonalGaussian):
+    """The network gives the mean, and the log standard deviation too where it depends on the state."""
+
+    def __init__(self, action: ActionSpec, config: HeadConfig) -> None:
+        super().__init__(action)
+        self._squash = config.mean == "squashed"
+        self._log_std_init = config.log_std_init
+        if config.log_std == "state-dependent":
+            self.num_outputs = 2 * action.size
+            self.log_std = None
+        else:
+            self.num_outputs = action.size
+            self.log_std = nn.Parameter(torch.full((action.size,), config.log_std_init))
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        if self.log_std is None:
+            mean, log_std = outputs.chunk(2, dim=-1)
+            log_std = log_std + self._log_std_init
+        else:
+            mean, log_std = outputs, self.log_std.expand_as(outputs)
+        if self._squash:
+            mean = (self.high + self.low) / 2 + (self.high - self.low) / 2 * mean.tanh()
+        return torch.stack([mean, log_std], dim=-1)
+
+    def draw(self, outputs: Tensor, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
+        log_std = self.log_std
+        if self._squash or log_std is None:
+            return super().draw(outputs, generator)
+        noise = torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype, device=outputs.device)
+        choice = torch.addcmul(outputs, log_std.exp(), noise)
+        return choice, _log_density((choice - outputs) * (-log_std).exp(), log_std)
+
+    def likelihood(self, outputs: Tensor, choice: Tensor) -> Likelihood:
+        log_std = self.log_std
+        if self._squash or log_std is None:
+            return super().likelihood(outputs, choice)
+        precision = (-log_std).exp()
+        z = (choice - outputs) * precision
+
+        def backward(weights: Tensor) -> Tensor:
+            # The gradient of a weighted squared error: w z / sigma in the mean, w (z^2 - 1) in log sigma.
+            weights = weights[:, None]
+            weighted = weights * z
+            torch.sum(weighted * z - weights, 0, out=log_std.grad)
+            return weighted * precision
+
+        entropy = log_std + (0.5 + _HALF_LOG_TWO_PI)
+        return Likelihood(_log_density(z, log_std), entropy.expand_as(z), backward)
+
+
+def _log_density(z: Tensor, log_std: Tensor) -> Tensor:
+    """Of a normal distribution, `z` standard deviations from its mean."""
+    return torch.addcmul(-_HALF_LOG_TWO_PI - log_std, z, z, value=-0.5)

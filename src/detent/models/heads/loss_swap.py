@@ -1,0 +1,26 @@
+"""The paper's loss-swap ablation: logits over bins, but the likelihood of a Gaussian around the expected action."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from detent.config import HeadConfig
+from detent.models.heads.gaussian import DiagonalGaussian
+from detent.spec import ActionSpec, bin_positions
+
+
+class LossSwapHead(DiagonalGaussian):
+    """The network gives logits `[B, m, K]`; the mean is sum_k p_k c_k, with one learned log-std per dimension."""
+
+    bins: Tensor
+
+    def __init__(self, action: ActionSpec, config: HeadConfig) -> None:
+        super().__init__(action)
+        self.register_buffer("bins", torch.from_numpy(bin_positions(action, config.bins)).float())
+        self.num_outputs = self.bins.numel()
+        self.log_std = nn.Parameter(torch.full((action.size,), config.log_std_init))
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        mean = (outputs.unflatten(-1, self.bins.shape).softmax(-1) * self.bins).sum(-1)
+        return torch.stack([mean, self.log_std.expand_as(mean)], dim=-1)

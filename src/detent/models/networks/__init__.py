@@ -1,0 +1,1 @@
+"""Trunks of actor and critic, and encoders of observations."""

@@ -1,0 +1,140 @@
+"""The trunks of actor and critic and the image encoder they share; every weight initialization is here.
+
+Where the paper is silent the initialization is that of its released code: orthogonal with gain sqrt(2) for MLP layers
+and gain 1 for the projection, He-normal inside residual blocks, orthogonal with gain 0.01 before the head.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from detent.config import EncoderConfig, NetworkConfig
+from detent.spec import Observation, ObservationSpec
+
+
+class Tanh(nn.Module):
+    """tanh(x), on a CPU as 2 sigmoid(2x) - 1: torch's own takes twice as long there."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if inputs.device.type != "cpu":
+            return inputs.tanh()
+        # A tensor plus itself: torch takes twice as long to multiply a small one by a number.
+        squashed = (inputs + inputs).sigmoid_()
+        return squashed + squashed - 1
+
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": Tanh, "relu": nn.ReLU}
+
+
+def linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
+    """A layer with orthogonal weights scaled by `gain` and zero bias."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def _he_linear(inputs: int, outputs: int) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs)
+    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class MLP(nn.Sequential):
+    """`depth` hidden layers of `width`."""
+
+    def __init__(self, inputs: int, config: NetworkConfig) -> None:
+        layers: list[nn.Module] = []
+        self.num_features = inputs
+        for _ in range(config.depth):
+            layers += [linear(self.num_features, config.width, math.sqrt(2)), ACTIVATIONS[config.activation]()]
+            self.num_features = config.width
+        super().__init__(*layers)
+
+
+class Block(nn.Module):
+    """`h + FFN(LN(h))` with an FFN that widens four times; either part can be left out (the component study)."""
+
+    def __init__(self, width: int, layer_norm: bool, residual: bool) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width) if layer_norm else nn.Identity()
+        self.expand = _he_linear(width, 4 * width)
+        self.contract = _he_linear(4 * width, width)
+        self.residual = residual
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        change: Tensor = self.contract(self.expand(self.norm(hidden)).relu())
+        return hidden + change if self.residual else change
+
+
+class RegularizedNetwork(nn.Module):
+    """Projection, `depth` pre-LayerNorm residual blocks, final LayerNorm."""
+
+    def __init__(self, inputs: int, config: NetworkConfig) -> None:
+        super().__init__()
+        self.num_features = config.width
+        self.projection = linear(inputs, config.width, gain=1.0)
+        self.blocks = nn.Sequential(
+            *(Block(config.width, config.layer_norm, config.residual) for _ in range(config.depth))
+        )
+        self.norm = nn.LayerNorm(config.width) if config.layer_norm else nn.Identity()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        features: Tensor = self.norm(self.blocks(self.projection(inputs)))
+        return features
+
+
+def make_trunk(inputs: int, config: NetworkConfig) -> MLP | RegularizedNetwork:
+    return MLP(inputs, config) if config.kind == "mlp" else RegularizedNetwork(inputs, config)
+
+
+class NatureCNN(nn.Module):
+    """The convolutional network of DQN's Nature paper: images `[..., height, width, channels]` to features."""
+
+    def __init__(self, image: tuple[int, ...], features: int) -> None:
+        super().__init__()
+        height, width, channels = image
+        layers: list[nn.Module] = []
+        for outputs, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+            layers += [_convolution(channels, outputs, kernel, stride), nn.ReLU()]
+            height, width = ((size - kernel) // stride + 1 for size in (height, width))
+            channels = outputs
+        self.convolutions = nn.Sequential(*layers, nn.Flatten())
+        self.projection = linear(channels * height * width, features, math.sqrt(2))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Whole numbers from 0 to 255 are taken as they are stored and scaled here, a minibatch at a time."""
+        leading, picture = images.shape[:-3], images.shape[-3:]
+        scaled = images.reshape(-1, *picture).movedim(-1, -3).to(self.projection.weight.dtype) / 255
+        features: Tensor = self.projection(self.convolutions(scaled)).relu()
+        return features.view(*leading, -1)
+
+
+def _convolution(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Conv2d:
+    layer = nn.Conv2d(inputs, outputs, kernel, stride)
+    nn.init.orthogonal_(layer.weight, math.sqrt(2))
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+class Encoder(nn.Module):
+    """Features of an observation: a state vector as it is; images by a CNN, with a linear layer for a state beside."""
+
+    def __init__(self, observation: ObservationSpec, config: EncoderConfig) -> None:
+        super().__init__()
+        self.num_features = observation.size
+        if observation.image:
+            self.num_features = config.width * (2 if observation.size else 1)
+            self.images = NatureCNN(observation.image, config.width)
+            self.state = linear(observation.size, config.width, gain=math.sqrt(2)) if observation.size else None
+        self.has_images = bool(observation.image)
+
+    def forward(self, observation: Observation) -> Tensor:
+        """`[B, num_features]`, of observations with images."""
+        features: Tensor = self.images(observation["rgb"])
+        return features if self.state is None else torch.cat([features, self.state(observation["state"])], dim=-1)

@@ -1,0 +1,140 @@
+"""The policy: everything needed to act on raw observations, and the critic that was trained with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor, nn
+
+from detent.acceleration.manual_backprop import written_out
+from detent.config import Config
+from detent.models.heads import make_head
+from detent.models.networks.trunks import Encoder, linear, make_trunk
+from detent.models.normalize import ObservationNormalizer
+from detent.seeding import derive
+from detent.spec import EnvSpec, Observation
+
+
+class Policy(nn.Module):
+    """Observation normalizer, actor trunk, head, and a separate critic; for images an encoder that both share.
+
+    Training works in two steps, `normalize` once and then `params` or `value`, because statistics are frozen from the
+    first step of a rollout to the end of its update. To deploy, call the policy: `action = policy(observation)`.
+    """
+
+    def __init__(self, spec: EnvSpec, config: Config) -> None:
+        super().__init__()
+        self.spec = spec
+        size = spec.observation.size
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(config.seed, "init-encoder"))
+            encoder = Encoder(spec.observation, config.encoder)
+            torch.manual_seed(derive(config.seed, "init"))
+            self.normalizer = ObservationNormalizer(size, config.normalize.clip)
+            self.normalizing = config.normalize.observation
+            self.head = make_head(spec.action, config.head)
+            trunk = make_trunk(encoder.num_features, config.actor)
+            self.actor = nn.Sequential(trunk, linear(trunk.num_features, self.head.num_outputs, gain=0.01))
+            # A stream of its own, so that the critic starts the same whatever the actor drew before it.
+            torch.manual_seed(derive(config.seed, "init-critic"))
+            critic_trunk = make_trunk(encoder.num_features, config.critic)
+            self.critic = nn.Sequential(critic_trunk, linear(critic_trunk.num_features, 1, gain=1.0))
+            # Registered last: the first parameters are the actor's own.
+            self.encoder = encoder
+        # The actor again, without what modules and autograd add to a few rows.
+        self._acting = written_out(self.actor)
+
+    @property
+    def device(self) -> torch.device:
+        return self.normalizer.shift.device
+
+    @property
+    def num_actor_parameters(self) -> int:
+        """How many of the first numbers in `parameters()` are the actor's own: those of head and actor network."""
+        return sum(p.numel() for module in (self.head, self.actor) for p in module.parameters())
+
+    def normalize(self, observation: Observation) -> Observation:
+        """Raw observations as the networks take them."""
+        if not self.normalizing:
+            return observation
+        return {**observation, "state": self.normalizer(observation["state"])}
+
+    def update_statistics(self, observation: Observation) -> None:
+        """Merge raw observations `[..., n]` into the normalizer."""
+        if self.normalizing:
+            self.normalizer.merge(observation["state"].flatten(end_dim=-2))
+
+    def encode(self, normalized: Observation) -> Observation:
+        """Images as the features that actor and critic share, to be computed once for both; a state as it is."""
+        return {"features": self.encoder(normalized)} if self.encoder.has_images else normalized
+
+    def features(self, normalized: Observation) -> Tensor:
+        """What actor and critic take, of normalized, maybe encoded, observations."""
+        if not self.encoder.has_images:
+            return normalized["state"]
+        features: Tensor = normalized["features"] if "features" in normalized else self.encoder(normalized)
+        return features
+
+    def params(self, normalized: Observation) -> Tensor:
+        """Action-distribution parameters `[B, m, P]` of normalized, maybe encoded, observations."""
+        params: Tensor = self.head(self.actor(self.features(normalized)))
+        return params
+
+    def value(self, normalized: Observation) -> Tensor:
+        """State values `[B]` of normalized, maybe encoded, observations."""
+        value: Tensor = self.critic(self.features(normalized))
+        return value.squeeze(-1)
+
+    @torch.no_grad()
+    def act(self, observation: Observation, generator: Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Sampled choice `[N, m]`, its log-probability per dimension `[N, m]`, and the action it stands for."""
+        outputs = self._acting.forward(self.features(self.normalize(observation)))
+        choice, log_prob = self.head.draw(outputs, generator)
+        return choice, log_prob, self.head.to_action(choice)
+
+    @torch.no_grad()
+    def forward(self, observation: Any, deterministic: bool = True, generator: Generator | None = None) -> Any:
+        """The action for a raw observation, single or batched, as the environment gives it.
+
+        Takes what the environment's observation space describes (a vector, or a Dict of vectors; a Dict of `rgb` and
+        `state` where there are images) as NumPy arrays, and gives a NumPy array; or the same as tensors, and gives a
+        tensor. The most probable action, or a sampled one.
+        """
+        tensors = self._tensors(observation)
+        for key, (shape, _) in self.spec.observation.parts.items():
+            found = tuple(tensors[key].shape) if key in tensors else None
+            if found is None or found[len(found) - len(shape) :] != shape:
+                raise ValueError(
+                    f"the observation {'has shape ' + str(found) if key in tensors else f'lacks {key!r}'}; this policy "
+                    f"takes {'vectors of length ' + str(shape[0]) if key == 'state' else f'images {shape}'}, "
+                    "single or batched"
+                )
+        params = self.params(self.normalize(tensors))
+        choice = self.head.mode(params) if deterministic else self.head.sample(params, generator)
+        action = self.head.to_action(choice)
+        as_tensor = any(isinstance(value, Tensor) for value in _values(observation))
+        return action if as_tensor else action.numpy(force=True)
+
+    def _tensors(self, observation: Any) -> Observation:
+        """An observation by the policy's keys, on its device."""
+        spec = self.spec.observation
+        if isinstance(observation, Tensor):
+            parts: Mapping[str, Any] = {"state": observation}
+        elif spec.image or (isinstance(observation, Mapping) and isinstance(observation.get("state"), Tensor)):
+            parts = {key: observation[key] for key in spec.parts if key in observation}
+        else:
+            parts = {"state": spec.state(observation)}
+        # Copies of arrays: torch refuses negative strides and warns of read-only ones.
+        tensors = {
+            key: value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
+            for key, value in parts.items()
+        }
+        dtype = self.normalizer.shift.dtype
+        return {key: value.to(self.device, dtype if key == "state" else None) for key, value in tensors.items()}
+
+
+def _values(observation: Any) -> Any:
+    return observation.values() if isinstance(observation, Mapping) else (observation,)

@@ -1,0 +1,1 @@
+"""Experience: collecting rollouts, estimating advantages, and the batch that an update sees."""

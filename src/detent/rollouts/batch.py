@@ -1,0 +1,61 @@
+"""The transitions of one rollout as an update sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from detent.spec import Observation
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The first dimension of everything is B."""
+
+    observation: Observation
+    """Normalized."""
+    choice: Tensor
+    log_prob: Tensor
+    """`[B, m]`, of the policy that collected."""
+    value: Tensor
+    advantages: Tensor
+    returns: Tensor
+
+    def __len__(self) -> int:
+        return len(self.advantages)
+
+    def tensors(self) -> list[Tensor]:
+        return [*self.observation.values(), self.choice, self.log_prob, self.value, self.advantages, self.returns]
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> Batch:
+        """The same with other tensors, in the order of `tensors`."""
+        count = len(self.observation)
+        return Batch(dict(zip(self.observation, tensors[:count], strict=True)), *tensors[count:])
+
+    def minibatches(self, order: Tensor, size: int) -> Iterator[Batch]:
+        """The transitions of the indices `order`, `size` of them at a time."""
+        yield from map(self.with_tensors, zip(*(_pieces(each, order, size) for each in self.tensors()), strict=True))
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Batch:
+        """The same with `function` of every tensor."""
+        return self.with_tensors([function(tensor) for tensor in self.tensors()])
+
+    def select(self, index: Tensor | slice) -> Batch:
+        return self.map(lambda tensor: tensor[index])
+
+
+def _pieces(tensor: Tensor, order: Tensor, size: int) -> Iterable[Tensor]:
+    if tensor.dim() > 2:
+        # Images, one minibatch of them at a time: a second copy of all would double the memory of an update.
+        return (tensor[rows] for rows in order.split(size))
+    pieces: tuple[Tensor, ...] = tensor[order].split(size)
+    return pieces
+
+
+def normalized_advantages(advantages: Tensor) -> Tensor:
+    """Shifted and scaled to mean 0 and standard deviation 1, over the last dimension."""
+    std, mean = torch.std_mean(advantages, dim=-1, keepdim=True)
+    return (advantages - mean) / (std + 1e-8)

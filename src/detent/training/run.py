@@ -1,0 +1,230 @@
+"""Starting, resuming and ending a run: everything around the training loop."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from detent.acceleration import worker_group
+from detent.config import Config, ConfigError, validate
+from detent.config.io import save_config
+from detent.config.presets import BASELINES, check_names
+from detent.envs import choose_backend, probe
+from detent.spec import EnvSpec
+from detent.threads import usable_cores, warn_if_too_late
+from detent.training import checkpoint
+from detent.training.progress import Reporter, Silent
+from detent.training.run_directory import RunLog, read_rows
+from detent.training.trainer import Hook, Result, Trainer
+
+if TYPE_CHECKING:
+    from detent.baselines.td3 import TD3Trainer
+
+
+def train(
+    config: Config,
+    *,
+    out: Path | str | None = None,
+    on_iteration: Hook | None = None,
+    reporter: Reporter | None = None,
+) -> Result:
+    """Train from the beginning in a new run directory."""
+    reporter = reporter or Silent()
+    if config.init_from:
+        # The run may be resumed from another directory.
+        config = dataclasses.replace(config, init_from=str(Path(config.init_from).resolve()))
+    config = resolve(config)
+    trainer = _make_trainer(config, reporter, on_iteration)
+    if config.init_from and isinstance(trainer, Trainer):
+        trainer.start_from(Path(config.init_from))
+    log = RunLog.create(Path(out) if out else default_directory(config), config)
+    return _run(trainer, log)
+
+
+def resume(
+    run: Path | str,
+    *,
+    steps: int | None = None,
+    schedule_steps: int | None = None,
+    exact: bool = False,
+    on_iteration: Hook | None = None,
+    reporter: Reporter | None = None,
+) -> Result:
+    """Go on with a run that was cut off or stopped, or extend a finished one to `steps`."""
+    log, config = RunLog.reopen(Path(run))
+    try:
+        return _resume(log, config, steps, schedule_steps, exact, on_iteration, reporter or Silent())
+    finally:
+        log.close()
+
+
+def _resume(
+    log: RunLog,
+    config: Config,
+    steps: int | None,
+    schedule_steps: int | None,
+    exact: bool,
+    on_iteration: Hook | None,
+    reporter: Reporter,
+) -> Result:
+    run = log.path
+    extended = dataclasses.replace(
+        config, steps=steps or config.steps, schedule_steps=schedule_steps or config.schedule_steps
+    )
+    validate(extended)
+    if extended.iterations < config.iterations:
+        raise ConfigError(f"{run} is planned for {config.steps} steps; --steps can extend it, not shorten it")
+    if config.algo in BASELINES and log.status == "finished":
+        raise ConfigError(f"{run} is finished; a {config.algo} run keeps only its weights and cannot be extended")
+    state, damaged = checkpoint.find_resumable(run, exact)
+    for sentence in damaged:
+        reporter.message(f"{sentence}; using one before")
+    if state and state.iteration >= extended.iterations:
+        if log.status == "finished":
+            raise ConfigError(f"{run} is finished at step {state.step:,}; --steps extends it")
+        # Killed between its last checkpoint and saying so.
+        log.set_status("finished", "all steps done")
+        evaluations = read_rows(run / "evals.jsonl")
+        return Result(run, state.step, True, evaluations[-1] if evaluations else None)
+    require_device(extended.device)
+    require_compilable(extended, probe(extended.task, extended.env), extended.device)
+    trainer = _make_trainer(extended, reporter, on_iteration)
+    # A baseline has no checkpoint, and starts again.
+    if isinstance(trainer, Trainer):
+        if state:
+            trainer.restore(run, state)
+        elif config.init_from:
+            trainer.start_from(Path(config.init_from))
+    save_config(extended, run / "config.toml")
+    step = state.step if state else 0
+    # Checkpoints first: were this killed in between, rows without a checkpoint are dropped by the next resumption.
+    checkpoint.remove_after(run, step)
+    # The first iteration's run begins with an evaluation at the very step it starts from.
+    log.rewind(step if state and state.iteration else -1)
+    log.interrupted(step, exact=state is None or state.kind == "scheduled")
+    reporter.message(f"resuming {run} at step {step:,}")
+    return _run(trainer, log)
+
+
+def resolve(config: Config) -> Config:
+    """`config` with everything automatic made definite for this machine; what cannot be trained is refused here."""
+    validate(config)
+    check_names(config)
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    require_device(device)
+    backend = choose_backend(config.task, config.env, device)
+    spec = probe(config.task, config.env)
+    if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise ConfigError("tensorboard is not installed: pip install tensorboard")
+    require_compilable(config, spec, device)
+    episode = spec.max_episode_steps or 1000
+    twentieth, third = -(-config.steps // 20), -(-config.steps // 3)
+    threads = config.threads or usable_cores()
+    return dataclasses.replace(
+        config,
+        device=device,
+        threads=threads,
+        update=dataclasses.replace(config.update, processes=update_processes(config, spec, device, threads)),
+        env=dataclasses.replace(config.env, backend=backend),
+        eval=dataclasses.replace(config.eval, interval=config.eval.interval or twentieth),
+        checkpoint=dataclasses.replace(
+            config.checkpoint,
+            interval=config.checkpoint.interval or min(third, max(twentieth, 20 * episode * config.env.num_envs)),
+        ),
+    )
+
+
+LEAST_ROWS = 32
+"""Rows of a minibatch that are worth a process of their own."""
+
+
+def update_processes(config: Config, spec: EnvSpec, device: str, threads: int) -> int:
+    """How many processes share each minibatch."""
+    asked, rows = config.update.processes, config.batch_size // config.update.minibatches
+    if config.algo in BASELINES:
+        # Their settings are their own.
+        return asked
+    impossible = None
+    if config.algo == "trpo":
+        impossible = "trpo updates in one process"
+    elif device != "cpu":
+        impossible = f"device {device} updates in one process"
+    elif spec.observation.image:
+        impossible = "images are updated on in one process, which keeps one copy of them"
+    elif not worker_group.supported():
+        impossible = "this system cannot share memory with forked processes"
+    elif asked > rows:
+        impossible = f"a minibatch has {rows} rows"
+    if asked > 1 and impossible:
+        raise ConfigError(f"update.processes is {asked}, but {impossible}")
+    return asked or (1 if impossible else max(1, min(threads, rows // LEAST_ROWS)))
+
+
+def require_compilable(config: Config, spec: EnvSpec, device: str) -> None:
+    """Refuse torch.compile where it cannot work."""
+    default = "clang++" if sys.platform == "darwin" else "g++"
+    impossible = None
+    if config.algo not in ("ppo", "spo"):
+        impossible = f"it is for the minibatch updates of ppo and spo, not for {config.algo}"
+    elif spec.observation.image:
+        impossible = "updates on images are not compiled"
+    elif device == "cpu" and shutil.which(compiler := os.environ.get("CXX", default)) is None:
+        impossible = f"there is no C++ compiler {compiler}; the environment variable CXX can name another"
+    if config.update.compile and impossible:
+        raise ConfigError(f"update.compile cannot be had: {impossible}")
+
+
+def require_device(device: str) -> None:
+    try:
+        # The running statistics are kept in float64, which not every device has.
+        torch.zeros((), device=device, dtype=torch.float64)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ConfigError(f"device '{device}' cannot be used: {str(error).splitlines()[0]}") from None
+
+
+def default_directory(config: Config) -> Path:
+    task = config.task.rpartition(":")[2].replace("/", "-")
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    return Path("runs") / f"{task}-{config.variant}-{config.algo}-s{config.seed}-{stamp}"
+
+
+def _make_trainer(config: Config, reporter: Reporter, on_iteration: Hook | None) -> Trainer | TD3Trainer:
+    warn_if_too_late(config.threads)
+    # Processes are instead of threads inside each operation, not on top of them.
+    torch.set_num_threads(1 if config.update.processes > 1 else config.threads)
+    if config.algo == "td3":
+        from detent.baselines.td3 import TD3Trainer
+
+        return TD3Trainer(config, reporter, on_iteration)
+    return Trainer(config, reporter, on_iteration)
+
+
+def _run(trainer: Trainer | TD3Trainer, log: RunLog) -> Result:
+    """Run the loop and leave the directory saying how it ended, whatever happens."""
+    try:
+        log.start(hardware(), trainer.config.tensorboard, trainer.step)
+        result = trainer.run(log)
+    except BaseException as error:
+        log.set_status("failed", f"{type(error).__name__}: {error}")
+        raise
+    finally:
+        trainer.reporter.close()
+        trainer.close()
+        log.close()
+    return result
+
+
+def hardware() -> dict[str, Any]:
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {"machine": platform.machine(), "system": platform.platform(), "cores": os.cpu_count(), "gpu": gpu}

@@ -1,0 +1,248 @@
+"""A run's directory: configuration, status, metrics, evaluations, and the lock that keeps a second process out."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import platform
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TextIO
+
+from detent.config import Config, ConfigError
+from detent.config.io import load_config, save_config
+
+HEARTBEAT_TIMEOUT = 600.0
+"""Seconds after which the lock of a process on another host counts as left behind."""
+
+PACKAGES = ("detent", "torch", "numpy", "gymnasium", "mujoco", "envpool", "mani_skill", "sapien", "stable-baselines3")
+
+
+class RunError(RuntimeError):
+    """A run directory that cannot be used as asked; its text is a sentence for the user."""
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a file so that readers see the old content or the new, never half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w") as file:
+        json.dump(content, file, indent=2)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a `.jsonl` file; a last line torn by a crash is left out."""
+    rows: list[dict[str, Any]] = []
+    if not path.exists():
+        return rows
+    lines = path.read_text().splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            if number < len(lines):
+                raise RunError(f"line {number} of {path} is not valid JSON") from None
+    return rows
+
+
+def versions() -> dict[str, str]:
+    out = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            out[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return out
+
+
+class RunLog:
+    """One process's hold on a run directory; use `create` or `reopen`, and `close` in the end."""
+
+    def __init__(self, path: Path, config: Config) -> None:
+        self.path = path
+        self._lock = acquire_lock(path)
+        self._files: dict[str, TextIO] = {}
+        self._opened = time.monotonic()
+        self._info: dict[str, Any] = {"task": config.task, "variant": config.variant, "algo": config.algo}
+        self._info |= {"seed": config.seed, "interruptions": []}
+        # A run killed right after it was created has none yet.
+        if (path / "run.json").exists():
+            self._info |= json.loads((path / "run.json").read_text())
+        self._earlier_wall_time = float(self._info.get("wall_time", 0.0))
+        self._board: Any = None
+
+    @classmethod
+    def create(cls, path: Path, config: Config) -> RunLog:
+        """A new directory; one that already holds anything is never touched."""
+        # A lock alone is what a process leaves that was killed before it wrote anything.
+        if path.exists() and (not path.is_dir() or any(entry.name != "lock" for entry in path.iterdir())):
+            hint = (
+                f"detent train --resume {path} continues it" if (path / "config.toml").exists() else "it is not empty"
+            )
+            raise ConfigError(f"{path} exists already ({hint}); choose another --out")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be created ({error.strerror}); choose another --out") from None
+        log = cls(path, config)
+        save_config(config, path / "config.toml")
+        return log
+
+    @classmethod
+    def reopen(cls, path: Path) -> tuple[RunLog, Config]:
+        """An existing run, to go on with."""
+        config = read_run_config(path)
+        return cls(path, config), config
+
+    def start(self, hardware: Mapping[str, Any], tensorboard: bool = False, step: int = 0) -> None:
+        """Say that the run is going on from `step`."""
+        self._info |= {"versions": versions(), "hardware": dict(hardware)}
+        self.set_status("running", None)
+        if tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(self.path / "tensorboard"), purge_step=step + 1)
+
+    @property
+    def status(self) -> str | None:
+        """How the run stood when it was opened, or what was set since."""
+        status: str | None = self._info.get("status")
+        return status
+
+    def set_status(self, status: str, reason: str | None) -> None:
+        """`running`, `finished`, `stopped` or `failed`, with the reason; written at once."""
+        self._info |= {"status": status, "exit_reason": reason, "wall_time": self.wall_time()}
+        write_json(self.path / "run.json", self._info)
+
+    def interrupted(self, step: int, exact: bool) -> None:
+        """Note where a run was taken up again, and whether its bits are those of an uninterrupted run."""
+        self._info["interruptions"].append({"resumed_at_step": step, "exact": exact})
+
+    def wall_time(self) -> float:
+        """Seconds of work in this run, over all its processes."""
+        return self._earlier_wall_time + time.monotonic() - self._opened
+
+    def append(self, name: str, row: Mapping[str, Any]) -> None:
+        """Add a row to `<name>.jsonl`; NaN becomes null."""
+        if name not in self._files:
+            self._files[name] = (self.path / f"{name}.jsonl").open("a")
+        clean = _finite(row)
+        self._files[name].write(json.dumps(clean) + "\n")
+        self._files[name].flush()
+        if self._board is not None:
+            for key, value in _scalars(clean):
+                self._board.add_scalar(f"{name}/{key}", value, row["step"])
+
+    def heartbeat(self) -> None:
+        """Tell other hosts that this process is alive, and keep run.json's wall time fresh."""
+        os.utime(self._lock.fileno())
+        self.set_status("running", None)
+
+    def sync(self) -> None:
+        """Everything written so far is on disk before a checkpoint that counts on it."""
+        for file in self._files.values():
+            os.fsync(file.fileno())
+
+    def rewind(self, step: int) -> None:
+        """Drop rows past `step`: a resumed run writes them again."""
+        for name in ("metrics", "evals"):
+            path = self.path / f"{name}.jsonl"
+            if path.exists():
+                kept = [row for row in read_rows(path) if row["step"] <= step]
+                temporary = path.with_suffix(".tmp")
+                temporary.write_text("".join(json.dumps(row) + "\n" for row in kept))
+                temporary.replace(path)
+
+    def close(self) -> None:
+        if self._lock.closed:
+            return
+        for file in self._files.values():
+            file.close()
+        if self._board is not None:
+            self._board.close()
+        release_lock(self._lock)
+
+
+def _finite(value: Any) -> Any:
+    """`value` with None for every NaN and infinity in it, which JSON cannot say."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _scalars(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers of a row, those of nested tables under `table/key`."""
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            yield from _scalars(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float):
+            yield f"{prefix}{key}", value
+
+
+def read_run_config(path: Path) -> Config:
+    """The configuration of the run at `path`."""
+    if not (path / "config.toml").exists():
+        raise ConfigError(f"{path} is not a run directory: it has no config.toml")
+    return load_config(path / "config.toml")
+
+
+def acquire_lock(path: Path) -> TextIO:
+    """The directory's lock: the kernel's on this host (it vanishes with the process), a heartbeat for other hosts."""
+    file = (path / "lock").open("a+")
+    # `lock_holder` of another process may hold it for a moment.
+    for attempt in range(5):
+        file.seek(0)
+        holder, _, pid = file.read().partition(" ")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if attempt == 4:
+                file.close()
+                raise RunError(f"{path} is in use by process {pid.strip()} on {holder}") from None
+            time.sleep(0.05)
+    age = time.time() - os.fstat(file.fileno()).st_mtime
+    if holder and holder != socket.gethostname() and age < HEARTBEAT_TIMEOUT:
+        file.close()
+        raise RunError(
+            f"{path} is in use by process {pid.strip()} on {holder} (heard of {age:.0f} s ago); "
+            f"if that host is gone, remove {path / 'lock'}"
+        )
+    file.truncate(0)
+    file.write(f"{socket.gethostname()} {os.getpid()}\n")
+    file.flush()
+    return file
+
+
+def release_lock(file: TextIO) -> None:
+    """Let go, so that another host may go on at once."""
+    file.truncate(0)
+    file.close()
+
+
+def lock_holder(path: Path) -> str | None:
+    """`process N on HOST` that holds the directory, None where nobody does; nothing is changed."""
+    try:
+        with (path / "lock").open() as file:
+            holder, _, pid = file.read().partition(" ")
+            if holder == socket.gethostname():
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    alive = False
+                except BlockingIOError:
+                    alive = True
+            else:
+                alive = bool(holder) and time.time() - os.fstat(file.fileno()).st_mtime < HEARTBEAT_TIMEOUT
+    except FileNotFoundError:
+        return None
+    return f"process {pid.strip()} on {holder}" if alive else None

@@ -1,0 +1,270 @@
+"""The training loop: collect, estimate advantages, update, report; evaluate and save when due."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from detent.algorithms import Batch, make_policy_loss
+from detent.algorithms.minibatch import FirstOrder
+from detent.algorithms.trpo import TrustRegion
+from detent.config import Config, ConfigError
+from detent.envs import make_envs
+from detent.models.normalize import RewardScaler
+from detent.models.policy import Policy
+from detent.paper.scores import normalized
+from detent.rollouts.collector import Collector
+from detent.rollouts.prepare import make_batch
+from detent.rollouts.rollout import NonFiniteError, Rollout, checksum, require_finite, require_finite_rows
+from detent.seeding import derive
+from detent.training import checkpoint
+from detent.training.evaluate import Evaluator, success_rates
+from detent.training.progress import Reporter
+from detent.training.run_directory import RunLog
+from detent.training.signals import StopRequest
+
+Row = dict[str, Any]
+Hook = Callable[[Row, Policy], bool | None]
+"""Called after each iteration with its metrics and the policy; returning True stops the run with a checkpoint. Where
+rollouts have several processes, what it writes to the policy's tensors reaches them all, what it replaces does not."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended."""
+
+    path: Path
+    step: int
+    finished: bool
+    """False when it was stopped on request."""
+    evaluation: Row | None
+    """The last evaluation."""
+
+
+class Trainer:
+    """Everything that changes during a run."""
+
+    def __init__(self, config: Config, reporter: Reporter, on_iteration: Hook | None) -> None:
+        self.config, self.reporter, self.on_iteration = config, reporter, on_iteration
+        self.device = torch.device(config.device)
+        self.envs = make_envs(config.task, config.env, config.env.num_envs, config.threads)
+        self.spec = self.envs.spec
+        self._evaluator = Evaluator(config)
+        self.policy = Policy(self.spec, config).to(self.device)
+        self.rule = make_update_rule(self.policy, config)
+        # EnvPool's environments can be split; others bring processes of their own, or none.
+        processes = config.update.processes if config.env.backend == "envpool" else 1
+        self.collector = Collector(self.policy, self.envs, config, processes)
+        self.reward_scaler = RewardScaler(config.env.num_envs, config.advantage.gamma, config.normalize.clip).to(
+            self.device
+        )
+        self.iteration = 0
+        self.unfinished = torch.zeros(config.env.num_envs, dtype=torch.long)
+        """Length so far of each environment's running episode."""
+        self.rebuilt_at = 0
+        self.best: tuple[int, checkpoint.Score] | None = None
+        self.last_evaluation: Row | None = None
+
+    @property
+    def step(self) -> int:
+        """Environment steps so far."""
+        return self.config.warmup + self.iteration * self.config.batch_size
+
+    def run(self, log: RunLog) -> Result:
+        """Iterate until all steps are done or a stop is requested."""
+        config = self.config
+        self.reporter.start(config, log.path, (*self.spec.observation.notes, *self.rule.notes))
+        with StopRequest(self.reporter.message) as stop:
+            if self.iteration == 0:
+                if config.init_from and self.step not in checkpoint.steps(log.path):
+                    # The other run may go on; this one is resumed from what it was given.
+                    self._save(log, "scheduled")
+                self._warm_up()
+                self._evaluate(log)
+            self._rebuild()
+            stopping = False
+            while self.iteration < config.iterations and not stopping:
+                row = self._iterate()
+                finished = self.iteration == config.iterations
+                due = self.iteration % config.iterations_per(config.eval.interval) == 0
+                scheduled = self.iteration % config.iterations_per(config.checkpoint.interval) == 0
+                if scheduled:
+                    row["cut_share"] = self._cut_share()
+                log.append("metrics", row)
+                log.heartbeat()
+                self.reporter.iteration(row, log.wall_time())
+                stopping = bool(self.on_iteration and self.on_iteration(row, self.policy))
+                improved = (due or finished) and self._improves(self._evaluate(log))
+                stopping = stopping or stop.requested
+                if scheduled:
+                    self._save(log, "scheduled")
+                    if not (stopping or finished):
+                        self._rebuild()
+                elif stopping or finished:
+                    self._save(log, "final")
+                elif improved:
+                    self._save(log, "best")
+        finished = self.iteration == config.iterations
+        log.set_status("finished" if finished else "stopped", "all steps done" if finished else "stopped on request")
+        return Result(log.path, self.step, finished, self.last_evaluation)
+
+    def _iterate(self) -> Row:
+        """One rollout and one update; the iteration's metrics."""
+        config = self.config
+        started = time.perf_counter()
+        rollout = self.collector.collect(self.iteration, fresh=self.iteration == self.rebuilt_at)
+        prepared = time.perf_counter()
+        batch = self._batch(rollout)
+        updating = time.perf_counter()
+        learning_rate = config.update.learning_rate
+        if config.update.anneal:
+            learning_rate *= max(0.0, 1 - self.iteration * config.batch_size / config.schedule_steps)
+        bootstrapping = config.advantage.bootstrap_on_termination
+        also = {"explained_variance": explained_variance(batch), "checksum": checksum(rollout, bootstrapping)}
+        losses = self.rule.update(batch, learning_rate, self._generator("shuffle"), also)
+        require_finite(rollout, bootstrapping, losses.pop("checksum"))
+        if not all(map(math.isfinite, losses.values())):
+            raise NonFiniteError(f"the update of iteration {self.iteration + 1} gave {losses}")
+        self.policy.update_statistics(rollout.observation)
+        self.iteration += 1
+        ended = time.perf_counter()
+        seconds = {
+            **rollout.seconds,
+            "prepare": updating - prepared,
+            "update": ended - updating,
+            "iteration": ended - started,
+        }
+        row: Row = {"step": self.step, "iteration": self.iteration}
+        row |= self._episodes(rollout) | losses
+        row["learning_rate"] = learning_rate
+        row |= {f"time/{part}": value for part, value in seconds.items()}
+        return row | {"time/sps": config.batch_size / seconds["iteration"]}
+
+    def _batch(self, rollout: Rollout) -> Batch:
+        """The rollout as the update sees it, its rewards scaled with statistics that it is part of."""
+        reward = rollout.reward.to(self.device)
+        if self.config.normalize.reward:
+            reward = self.reward_scaler(reward, rollout.ended.to(self.device))
+        return make_batch(self.policy, rollout, reward, self.config.advantage)
+
+    def _episodes(self, rollout: Rollout) -> Row:
+        """Statistics of the episodes that ended in this rollout; None where there was none."""
+        ended = rollout.ended
+        since_last_end = (ended.flip(0).cumsum(0) == 0).sum(0)
+        self.unfinished = torch.where(ended.any(0), since_last_end, self.unfinished.to(ended.device) + len(ended))
+        row: Row = {"return": None, "length": None, "score": None, "episodes": len(rollout.episodes)}
+        if rollout.episodes:
+            row["return"] = mean(episode.total_reward for episode in rollout.episodes)
+            row["length"] = mean(episode.length for episode in rollout.episodes)
+            row["score"] = normalized(self.config.task, row["return"])
+        return row | success_rates(rollout.episodes)
+
+    def _warm_up(self) -> None:
+        """Start the observation statistics with counted random-action steps."""
+        if self.config.warmup == 0:
+            return
+        generator = self._generator("warm-up")
+        low, high = torch.tensor(self.spec.action.low), torch.tensor(self.spec.action.high)
+        observation = self.envs.reset(derive(self.config.seed, "warm-up-envs"))
+        seen = [observation["state"]]
+        for _ in range(self.config.normalize.warmup_steps - 1):
+            uniform = torch.rand(self.config.env.num_envs, len(low), generator=generator, device=self.device)
+            seen.append(self.envs.step(low + (high - low) * uniform.cpu()).observation["state"])
+        states = torch.stack(seen)
+        require_finite_rows(states, "observation 'state'", "of the warm-up")
+        self.policy.update_statistics({"state": states.to(self.device)})
+
+    def _cut_share(self) -> float:
+        """Share of the transitions since the last rebuild whose episodes the next one cuts off."""
+        return int(self.unfinished.sum()) / ((self.iteration - self.rebuilt_at) * self.config.batch_size)
+
+    def _rebuild(self) -> None:
+        """Let the next rollout make environments anew from a seed of its iteration: resuming here changes nothing."""
+        self.rebuilt_at = self.iteration
+        self.unfinished.zero_()
+        self.reward_scaler.forget_episodes()
+
+    def _generator(self, stream: str) -> torch.Generator:
+        return torch.Generator(self.device).manual_seed(derive(self.config.seed, stream, self.iteration))
+
+    def _evaluate(self, log: RunLog) -> checkpoint.Score:
+        """Play the evaluation episodes both ways and log them; what policies are ranked by."""
+        row = self._evaluator.row(self.policy, self.step, self.iteration)
+        log.append("evals", row)
+        self.last_evaluation = row
+        self.reporter.evaluation(row)
+        return row["stochastic"].get("success_once", 0.0), row["stochastic"]["return"]
+
+    def _improves(self, score: checkpoint.Score) -> bool:
+        """Whether this is the best policy so far; from now on it is."""
+        if self.best is not None and score <= self.best[1]:
+            return False
+        self.best = (self.step, score)
+        return True
+
+    def _save(self, log: RunLog, kind: checkpoint.Kind) -> None:
+        log.sync()
+        best_step, best_score = self.best or (None, None)
+        state = checkpoint.State(self.step, self.iteration, kind, best_step, best_score, self.spec)
+        trainer = {f"adam/{key}": value for key, value in self.rule.state().items()}
+        trainer |= {f"reward/{key}": value for key, value in self.reward_scaler.state_dict().items()}
+        path = checkpoint.save(log.path, state, self.policy.state_dict(), trainer)
+        checkpoint.prune(log.path, self.config.checkpoint.keep)
+        self.reporter.checkpoint(path, kind)
+
+    def restore(self, run: Path, state: checkpoint.State) -> None:
+        """Take everything from a checkpoint of this run."""
+        if state.spec != self.spec:
+            raise ConfigError(f"the environment is not the one of the run: it had {state.spec}, it has {self.spec}")
+        path = checkpoint.directory(run, state.step)
+        self.policy.load_state_dict(checkpoint.load_tensors(path, "policy"))
+        trainer = checkpoint.load_tensors(path, "trainer", str(self.device))
+        self.rule.load_state(checkpoint.under("adam/", trainer))
+        self.reward_scaler.load_state_dict(checkpoint.under("reward/", trainer))
+        self.iteration = state.iteration
+        if state.best_step is not None and state.best_score is not None:
+            self.best = (state.best_step, state.best_score)
+
+    def close(self) -> None:
+        """Give back processes and environments."""
+        self.rule.close()
+        self.collector.close()
+        self._evaluator.close()
+
+    def start_from(self, run: Path) -> None:
+        """Take the best policy of another run, to fine-tune it."""
+        policy, state, config = checkpoint.load_policy(run)
+        parts = {
+            name: (getattr(config, name), getattr(self.config, name)) for name in ("encoder", "actor", "head", "critic")
+        }
+        parts |= {"normalize.observation": (config.normalize.observation, self.config.normalize.observation)}
+        parts |= {"normalize.clip": (config.normalize.clip, self.config.normalize.clip)}
+        parts |= {"observation": (state.spec.observation, self.spec.observation)}
+        parts |= {"action bounds": (state.spec.action, self.spec.action)}
+        different = [f"{name} is {ours}, not {theirs}" for name, (theirs, ours) in parts.items() if theirs != ours]
+        if different:
+            raise ConfigError(
+                f"the policy of {run} does not fit this run: {'; '.join(different)}; "
+                "give the same spaces, variant and settings"
+            )
+        self.policy.load_state_dict(policy.state_dict())
+
+
+def make_update_rule(policy: Policy, config: Config) -> FirstOrder | TrustRegion:
+    if config.algo == "trpo":
+        return TrustRegion(policy, config)
+    return FirstOrder(policy, make_policy_loss(config), config.update)
+
+
+def explained_variance(batch: Batch) -> Tensor:
+    """1 - Var(return - value) / Var(return): 1 for a perfect critic, 0 for a constant one and for constant returns."""
+    spread = batch.returns.var()
+    return torch.where(spread > 0, 1 - (batch.returns - batch.value).var() / spread, 0.0)

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from detent.acceleration.manual_backprop import TanhPass, written_out
+from detent.config import ActorConfig
+from detent.models.networks.trunks import Tanh, linear, make_trunk
+
+NETWORKS: dict[str, dict[str, Any]] = {
+    "mlp": {"kind": "mlp", "depth": 2},
+    "mlp with relu": {"kind": "mlp", "depth": 3, "activation": "relu"},
+    "mlp without hidden layers": {"kind": "mlp", "depth": 0},
+    "rn": {"kind": "rn", "depth": 2},
+    "rn without LayerNorm": {"kind": "rn", "depth": 2, "layer_norm": False},
+    "rn without residual": {"kind": "rn", "depth": 2, "residual": False},
+    "rn without both": {"kind": "rn", "depth": 1, "layer_norm": False, "residual": False},
+}
+
+
+def make_network(settings: dict[str, Any]) -> nn.Sequential:
+    torch.manual_seed(0)
+    trunk = make_trunk(5, ActorConfig(width=6, **settings))
+    network = nn.Sequential(trunk, linear(trunk.num_features, 3, gain=1.0)).double()
+    for parameter in network.parameters():
+        # Biases and LayerNorm start at 0 and 1, where a wrong gradient can look right.
+        parameter.data += 0.3 * torch.randn_like(parameter)
+    return network
+
+
+@pytest.mark.parametrize("settings", NETWORKS.values(), ids=NETWORKS.keys())
+def test_the_passes_are_those_of_autograd(settings: dict[str, Any]) -> None:
+    network = make_network(settings)
+    reference = copy.deepcopy(network)
+    for parameter in network.parameters():
+        # What was in the gradient before must not matter.
+        parameter.grad = torch.full_like(parameter, 7.0)
+    passes = written_out(network)
+    for seed in range(2):
+        torch.manual_seed(seed)
+        inputs, gradient = torch.randn(11, 5, dtype=torch.float64), torch.randn(11, 3, dtype=torch.float64)
+        before, gradient_before = inputs.clone(), gradient.clone()
+        with torch.no_grad():
+            outputs = passes.forward(inputs)
+            passes.backward(gradient)
+        reference.zero_grad()
+        expected = reference(inputs)
+        expected.backward(gradient)
+        torch.testing.assert_close(outputs, expected, rtol=1e-12, atol=1e-12)
+        for ours, theirs in zip(network.parameters(), reference.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-10)
+        assert torch.equal(inputs, before)
+        assert torch.equal(gradient, gradient_before)
+
+
+def test_a_network_without_written_passes_is_named() -> None:
+    with pytest.raises(TypeError, match="GELU"):
+        written_out(nn.Sequential(nn.Linear(2, 2), nn.GELU()))
+
+
+def test_tanh_is_tanh_and_the_same_bits_in_acting_and_updating() -> None:
+    inputs = torch.cat([torch.linspace(-20, 20, 1001), torch.logspace(-8, 0, 100)])
+    torch.testing.assert_close(Tanh()(inputs), inputs.tanh(), rtol=0.0, atol=2e-7)
+    assert torch.equal(TanhPass().forward(inputs.clone()), Tanh()(inputs))

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+
+from detent.acceleration.worker_group import Team, shared_zeros, supported
+from detent.threads import core_numbers
+
+pytestmark = pytest.mark.skipif(not supported(), reason="needs fork and shared anonymous memory (Linux)")
+
+
+def test_parts_cover_everything_once() -> None:
+    for size in (1, 2, 3, 7):
+        team = Team(size)
+        parts = []
+        for rank in range(size):
+            team.rank = rank
+            part = team.share(10)
+            parts += list(range(10))[part]
+        assert parts == list(range(10))
+
+
+def test_shared_tensors_have_their_type_and_shape_and_start_at_zero() -> None:
+    for dtype in (torch.float32, torch.float64, torch.int64, torch.uint8):
+        tensor = shared_zeros((3, 2), dtype)
+        assert tensor.shape == (3, 2)
+        assert tensor.dtype == dtype
+        assert (tensor == 0).all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_processes_add_up_and_see_each_others_memory(size: int) -> None:
+    team = Team(size)
+    seen = shared_zeros((size, 4), torch.float64)
+
+    def work() -> None:
+        for i in range(4):
+            seen[team.rank, i] = team.sum(torch.tensor([10.0**team.rank + i]))[0]
+        team.meet()
+
+    team.start(work)
+    for _ in range(2):
+        seen.zero_()
+        team.meet()
+        work()
+        expected = [sum(10.0**rank + i for rank in range(size)) for i in range(4)]
+        assert seen.tolist() == [expected] * size
+    team.close()
+
+
+def test_processes_have_a_core_each_where_there_is_one_for_each() -> None:
+    cores = core_numbers()
+    for size in {2, min(len(cores), 4)} - {1}:
+        team = Team(size)
+
+        def where(team: Team = team) -> list[list[int]]:
+            with team.on_own_core():
+                return team.gather(core_numbers())
+
+        team.start(where)
+        team.meet()
+        assert where() == [[cores[rank]] if size == len(cores) else cores for rank in range(size)]
+        assert core_numbers() == cores
+        team.close()
+
+
+def test_the_first_process_gathers_what_all_have() -> None:
+    team = Team(3)
+    # More than a socket holds at once.
+    team.start(lambda: team.gather([team.rank, "x" * 10**6 * team.rank]))
+    for _ in range(2):
+        team.meet()
+        assert team.gather([0, ""]) == [[rank, "x" * 10**6 * rank] for rank in range(3)]
+    os.kill(team._pids[1], signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"update process 1 \(of 3\) was killed by SIGKILL"):
+        team.gather([0, ""])
+
+
+def test_closing_ends_the_processes() -> None:
+    team = Team(2)
+    with pytest.raises(RuntimeError, match="have not been started, or are closed"):
+        team.meet()
+    team.start(lambda: None)
+    (pid,) = team._pids.values()
+    team.close()
+    with pytest.raises(RuntimeError, match="have not been started, or are closed"):
+        team.meet()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def meet_often(team: Team) -> None:
+    for _ in range(3):
+        team.meet()
+
+
+def test_a_process_that_is_killed_is_named() -> None:
+    team = Team(2)
+    team.start(team.meet)
+    (pid,) = team._pids.values()
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"update process 1 \(of 2\) was killed by SIGKILL"):
+        meet_often(team)
+    team.close()
+
+
+def test_of_several_processes_the_one_that_was_killed_is_named() -> None:
+    team = Team(3)
+    team.start(team.meet)
+    os.kill(team._pids[2], signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"update process 2 \(of 3\) was killed by SIGKILL"):
+        meet_often(team)
+
+
+def test_a_process_that_fails_says_why(capfd: pytest.CaptureFixture[str]) -> None:
+    def work() -> None:
+        raise ArithmeticError("the reason")
+
+    team = Team(2)
+    team.start(work)
+    with pytest.raises(RuntimeError, match="ended with exit code 1"):
+        meet_often(team)
+    team.close()
+    assert "the reason" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_the_others_go_when_the_first_process_is_killed(busy: bool) -> None:
+    reader, writer = os.pipe()
+    first = os.fork()
+    if first == 0:
+        team = Team(2)
+        team.start(lambda: time.sleep(600) if busy else team.meet())
+        team.meet()
+        os.write(writer, str(*team._pids.values()).encode())
+        while True:
+            team.meet()
+    other = int(os.read(reader, 100))
+    os.kill(first, signal.SIGKILL)
+    os.waitpid(first, 0)
+    for _ in range(1000):
+        if not is_running(other):
+            break
+        time.sleep(0.01)
+    assert not is_running(other)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

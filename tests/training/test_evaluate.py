@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+from detent.config import ActorConfig, Config, EnvConfig, HeadConfig
+from detent.envs import Episode, Step, VectorEnv, make_envs
+from detent.models.policy import Policy
+from detent.seeding import derive
+from detent.spec import ActionSpec, EnvSpec, Observation, ObservationSpec
+from detent.training.evaluate import Evaluation, bootstrap_interval, evaluate
+
+TARGET = "detent.envs.scripted:Target-v0"
+
+
+class Clocks:
+    """Environment i plays episodes of `lengths[i]` steps and earns 1 in each step; episode k of it reports `k`."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.lengths, self.num_envs = lengths, len(lengths)
+        self.spec = EnvSpec(ObservationSpec(1), ActionSpec((-1.0,), (1.0,)))
+        self.steps = 0
+
+    def reset(self, seed: int) -> Observation:
+        self.steps = 0
+        return {"state": torch.zeros(self.num_envs, 1)}
+
+    def step(self, action: Tensor) -> Step:
+        self.steps += 1
+        ended = [self.steps % length == 0 for length in self.lengths]
+        zeros = {"state": torch.zeros(self.num_envs, 1)}
+        return Step(
+            observation=zeros,
+            reward=torch.ones(self.num_envs),
+            terminated=torch.tensor(ended),
+            truncated=torch.zeros(self.num_envs, dtype=torch.bool),
+            final_observation=zeros if any(ended) else None,
+            episodes=tuple(
+                Episode(i, float(length), length, info={"k": self.steps / length - 1})
+                for i, length in enumerate(self.lengths)
+                if ended[i]
+            ),
+        )
+
+    def close(self) -> None:
+        pass
+
+
+def make_policy(envs: VectorEnv) -> Policy:
+    """A policy that is far from uniform and has seen observations."""
+    config = Config(actor=ActorConfig(width=16, depth=1), head=HeadConfig(bins=11))
+    policy = Policy(envs.spec, config)
+    layer = policy.actor[1]
+    assert isinstance(layer, nn.Linear)
+    layer.weight.data *= 100
+    policy.update_statistics({"state": torch.randn(50, envs.spec.observation.size)})
+    return policy
+
+
+@pytest.mark.parametrize(("episodes", "shares"), [(6, [2, 2, 2]), (7, [3, 2, 2]), (8, [3, 3, 2]), (2, [1, 1, 0])])
+def test_every_environment_plays_its_share_however_long_it_takes(episodes: int, shares: list[int]) -> None:
+    # The first 8 episodes to finish would be 7 of environment 0 and 1 of environment 1.
+    envs = Clocks([1, 7, 20])
+    played = evaluate(make_policy(envs), envs, episodes, seed=0, deterministic=True)
+    expected = [(env, envs.lengths[env], turn) for env, share in enumerate(shares) for turn in range(share)]
+    assert [(episode.env, episode.length, episode.info["k"]) for episode in played.episodes] == expected
+
+
+def test_evaluation_stops_when_the_slowest_environment_is_done() -> None:
+    envs = Clocks([1, 7, 20])
+    evaluate(make_policy(envs), envs, 6, seed=0, deterministic=True)
+    assert envs.steps == 40
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_same_seed_gives_the_same_episodes(deterministic: bool) -> None:
+    envs = make_envs(TARGET, EnvConfig(), 3, 1)
+    policy = make_policy(envs)
+    first = evaluate(policy, envs, 5, 1, deterministic)
+    torch.manual_seed(0)
+    assert evaluate(policy, envs, 5, 1, deterministic) == first
+    assert evaluate(policy, envs, 5, 2, deterministic) != first
+    assert len(first.episodes) == 5
+    envs.close()
+
+
+def test_deterministic_and_sampled_play_differ_on_the_same_environments() -> None:
+    envs = make_envs(TARGET, EnvConfig(), 3, 1)
+    policy = make_policy(envs)
+    assert evaluate(policy, envs, 3, 1, True) != evaluate(policy, envs, 3, 1, False)
+    envs.close()
+
+
+def test_deterministic_play_is_the_policy_called_on_each_observation() -> None:
+    envs = make_envs(TARGET, EnvConfig(), 2, 1)
+    policy = make_policy(envs)
+    played = evaluate(policy, envs, 2, 1, deterministic=True)
+
+    state, totals = envs.reset(derive(1, "eval-envs"))["state"], torch.zeros(2)
+    for _ in range(8):
+        step = envs.step(torch.from_numpy(policy(state.numpy())))
+        totals += step.reward
+        state = step.observation["state"]
+    envs.close()
+    np.testing.assert_allclose([episode.total_reward for episode in played.episodes], totals, rtol=1e-5)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_evaluation_changes_nothing_of_the_policy_or_the_global_generator(deterministic: bool) -> None:
+    envs = make_envs(TARGET, EnvConfig(), 3, 1)
+    policy = make_policy(envs)
+    before = copy.deepcopy(dict(policy.named_buffers()) | policy.state_dict())
+    random_state = torch.get_rng_state()
+    evaluate(policy, envs, 5, 1, deterministic)
+    after = dict(policy.named_buffers()) | policy.state_dict()
+    assert all(torch.equal(value, before[key]) for key, value in after.items())
+    assert torch.equal(torch.get_rng_state(), random_state)
+    envs.close()
+
+
+@pytest.mark.parametrize("law", ["normal", "exponential"])
+def test_bootstrap_interval_is_that_of_scipy(law: str) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(1000, 200, 30) if law == "normal" else rng.exponential(500, 30)
+    found = bootstrap_interval(values)
+    theirs = stats.bootstrap(
+        (values,), np.mean, confidence_level=0.95, method="percentile", n_resamples=10_000, rng=np.random.default_rng(1)
+    ).confidence_interval
+    # Both are random: 10 000 resamples give a 2.5% quantile to 0.03 standard errors of the mean.
+    standard_error = values.std(ddof=1) / np.sqrt(30)
+    np.testing.assert_allclose(found, theirs, atol=0.15 * standard_error)
+    assert found == bootstrap_interval(values)
+    assert found[0] < values.mean() < found[1]
+    # 1.96 standard errors on each side, somewhat less because the resamples' variance has no correction.
+    assert (found[1] - found[0]) / (2 * 1.96 * standard_error) == pytest.approx(np.sqrt(29 / 30), abs=0.05)
+
+
+def test_bootstrap_interval_of_equal_or_single_values_is_a_point() -> None:
+    assert bootstrap_interval(np.full(10, 3.0)) == (3.0, 3.0)
+    assert bootstrap_interval(np.array([7.0])) == (7.0, 7.0)
+
+
+def test_summary_is_the_one_computed_by_hand() -> None:
+    episodes = (
+        Episode(0, 1000.0, 500, success=1.0, success_at_end=1.0),
+        Episode(0, 2000.0, 700, success=0.0, success_at_end=0.0),
+        Episode(1, 3000.0, 900, success=1.0, success_at_end=0.0),
+    )
+    summary = Evaluation(episodes).summary("Hopper-v4")
+    assert summary["return"] == 2000.0
+    # Squared deviations 1e6, 0, 1e6, divided by 2.
+    assert summary["std"] == pytest.approx(1000.0)
+    assert summary["length"] == 700.0
+    assert summary["episodes"] == 3
+    assert summary["success_once"] == pytest.approx(2 / 3)
+    assert summary["success_at_end"] == pytest.approx(1 / 3)
+    # Random 18.791, TD3 3226: (2000 - 18.791) / (3226 - 18.791).
+    assert summary["score"] == pytest.approx(0.61774, abs=1e-5)
+    # The lowest mean of three draws has probability 1/27 > 2.5%, and so has the highest.
+    assert summary["ci95"] == [1000.0, 3000.0]
+
+
+def test_summary_of_one_episode_of_an_unknown_task_has_no_spread_and_no_score() -> None:
+    summary = Evaluation((Episode(0, 5.0, 10),)).summary(TARGET)
+    assert (summary["return"], summary["std"], summary["ci95"], summary["score"]) == (5.0, 0.0, [5.0, 5.0], None)
+    assert "success_once" not in summary
+    assert "success_at_end" not in summary
