@@ -16,23 +16,24 @@ from statistics import median
 import torch
 from torch import Generator, Tensor
 
-from detent.algorithms import Batch, Metrics
-from detent.algorithms.trpo import TrustRegion
+from detent.algorithms.losses import Metrics
+from detent.algorithms.trpo import TRPO
 from detent.config.presets import configure
-from detent.envs import probe
+from detent.envs import env_spec
 from detent.models.policy import Policy
+from detent.rollouts.batch import Batch
 
 
-class DoubleBackpropagation(TrustRegion):
+class DoubleBackpropagation(TRPO):
     """TRPO with the Hessian of the KL differentiated twice."""
 
     _kept: tuple[Batch, Tensor] | None = None
 
     def update(
-        self, batch: Batch, learning_rate: float, generator: Generator, also: Metrics | None = None
+        self, batch: Batch, learning_rate: float, generator: Generator, extra_scalars: Metrics | None = None
     ) -> dict[str, float]:
         self._kept = None
-        return super().update(batch, learning_rate, generator, also)
+        return super().update(batch, learning_rate, generator, extra_scalars)
 
     def fisher_product(self, batch: Batch, vector: Tensor) -> Tensor:
         parameters = [*self.actor.policy.head.parameters(), *self.actor.policy.actor.parameters()]
@@ -66,13 +67,13 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     config = configure(given.task, variant=given.variant, algo="trpo")
-    policy = Policy(probe(config.task, config.env), config)
+    policy = Policy(env_spec(config.task, config.env), config)
     batch = make_batch(policy, config.batch_size, torch.Generator().manual_seed(0))
     seconds: dict[str, list[float]] = {"detent": [], "double backpropagation": []}
     largest = 0.0
     for _ in range(given.repeats):
         results = []
-        for name, kind in zip(seconds, (TrustRegion, DoubleBackpropagation), strict=True):
+        for name, kind in zip(seconds, (TRPO, DoubleBackpropagation), strict=True):
             rule = kind(copy.deepcopy(policy), config)
             start = rule.actor.flat.detach().clone()
             started = time.perf_counter()

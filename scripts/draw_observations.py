@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from detent.envs import make_eval_envs
-from detent.training.checkpoint import load_policy
+from detent.models.checkpoints import load_policy
 
 MOMENTS = 8
 

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import detent
-from detent.config import ConfigError
 from detent.config.presets import table
+from detent.errors import ConfigError
 from detent.training.run_directory import read_rows
 
 

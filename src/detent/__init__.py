@@ -17,26 +17,68 @@ from detent.threads import prepare_threads
 
 if TYPE_CHECKING:
     from detent import report
-    from detent.config import Config, ConfigError
+    from detent.config import Config
     from detent.config.presets import configure
+    from detent.envs.base import Simulator
+    from detent.errors import ConfigError
+    from detent.models.checkpoints import load
+    from detent.models.critics.base import CriticHead
+    from detent.models.heads.base import Head
     from detent.models.policy import Policy
-    from detent.training.checkpoint import load
+    from detent.plugins import (
+        register_critic,
+        register_encoder,
+        register_head,
+        register_logger,
+        register_loss,
+        register_simulator,
+        register_trunk,
+        register_update_rule,
+    )
     from detent.training.run import resume, train
     from detent.training.trainer import Result
 
 __version__ = "0.1.0"
-__all__ = ["Config", "ConfigError", "Policy", "Result", "configure", "load", "report", "resume", "train"]
+__all__ = [
+    "Config",
+    "ConfigError",
+    "CriticHead",
+    "Head",
+    "Policy",
+    "Result",
+    "Simulator",
+    "configure",
+    "load",
+    "register_critic",
+    "register_encoder",
+    "register_head",
+    "register_logger",
+    "register_loss",
+    "register_simulator",
+    "register_trunk",
+    "register_update_rule",
+    "report",
+    "resume",
+    "train",
+]
 
 _HOME = {
     "Config": "config",
-    "ConfigError": "config",
+    "ConfigError": "errors",
+    "CriticHead": "models.critics.base",
+    "Head": "models.heads.base",
     "Policy": "models.policy",
     "Result": "training.trainer",
+    "Simulator": "envs.base",
     "configure": "config.presets",
-    "load": "training.checkpoint",
+    "load": "models.checkpoints",
     "resume": "training.run",
     "train": "training.run",
-}
+} | {name: "plugins" for name in __all__ if name.startswith("register_")}
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

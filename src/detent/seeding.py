@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 
 
-def derive(seed: int, *names: str | int) -> int:
+def derive_seed(seed: int, *names: str | int) -> int:
     """A 63-bit seed for the stream `names` of the run `seed`, unrelated to those of all other names and seeds.
 
-    Streams are named down to the iteration (`derive(seed, "act", iteration)`), so a resumed run needs no saved
+    Streams are named down to the iteration (`derive_seed(seed, "act", iteration)`), so a resumed run needs no saved
     generator state to draw the numbers that an uninterrupted one draws.
     """
     text = "/".join(str(part) for part in (seed, *names))

@@ -1,16 +1,12 @@
-"""What a Gymnasium space is worth to Detent: vector observations, bounded actions, and refusals in plain words."""
+"""What a policy knows of its environment: observation sizes, action bounds, bins. Pure data, no simulator."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from gymnasium import spaces
 from numpy.typing import NDArray
-
-from detent.config import ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,82 +69,6 @@ class EnvSpec:
     action: ActionSpec
     max_episode_steps: int | None = None
     """Where the environment truncates; None when it does not say."""
-
-
-def observation_spec(space: spaces.Space[Any]) -> ObservationSpec:
-    """Vectors, and Dicts made of vectors; anything else is refused."""
-    if isinstance(space, spaces.Dict):
-        for key, part in space.spaces.items():
-            _require_vector(part, f"entry '{key}' of the observation")
-        keys = tuple(space.spaces)
-        if not keys:
-            raise ConfigError("the observation is an empty Dict; there is nothing to learn from")
-        return ObservationSpec(sum(_length(space[key]) for key in keys), keys)
-    _require_vector(space, "the observation")
-    return ObservationSpec(_length(space))
-
-
-def _require_vector(space: spaces.Space[Any], what: str) -> None:
-    if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-        raise ConfigError(
-            f"{what} is {_describe(space)}; Detent learns from vectors (a one-dimensional Box) and Dicts of them. "
-            "gymnasium.wrappers.FlattenObservation turns most other spaces into one"
-        )
-
-
-def _length(space: spaces.Space[Any]) -> int:
-    assert isinstance(space, spaces.Box)
-    return int(space.shape[0])
-
-
-def action_spec(space: spaces.Space[Any], low: Sequence[float] = (), high: Sequence[float] = ()) -> ActionSpec:
-    """Bounds of a Box; `low` and `high` (one number, or one per dimension) narrow it or bound what is unbounded."""
-    if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-        raise ConfigError(
-            f"the action space is {_describe(space)}; Detent acts in continuous spaces (a one-dimensional Box)"
-        )
-    if not np.issubdtype(space.dtype, np.floating):
-        raise ConfigError(f"the action space is {_describe(space)}; Detent acts in Boxes of floating-point numbers")
-    size = _length(space)
-    if size == 0:
-        raise ConfigError("the action space has no dimensions; there is nothing to decide")
-    box_low, box_high = space.low.astype(np.float64), space.high.astype(np.float64)
-    chosen_low = _given(low, size, "action-low", box_low)
-    chosen_high = _given(high, size, "action-high", box_high)
-    for i in range(size):
-        where = f"action dimension {i}"
-        if not (np.isfinite(chosen_low[i]) and np.isfinite(chosen_high[i])):
-            raise ConfigError(
-                f"{where} has bounds [{box_low[i]:g}, {box_high[i]:g}]; bins need finite ones: "
-                "give --action-low and --action-high (one number for all dimensions, or one for each)"
-            )
-        if chosen_low[i] < box_low[i] or chosen_high[i] > box_high[i]:
-            raise ConfigError(
-                f"{where} was given the range [{chosen_low[i]:g}, {chosen_high[i]:g}], which leaves its space "
-                f"[{box_low[i]:g}, {box_high[i]:g}]"
-            )
-        if not chosen_low[i] < chosen_high[i]:
-            raise ConfigError(
-                f"{where} has the empty range [{chosen_low[i]:g}, {chosen_high[i]:g}]; the lower bound must be below "
-                "the upper (remove a dimension that cannot move from the environment)"
-            )
-    return ActionSpec(tuple(chosen_low.tolist()), tuple(chosen_high.tolist()))
-
-
-def _given(values: Sequence[float], size: int, flag: str, default: NDArray[np.float64]) -> NDArray[np.float64]:
-    if len(values) == 0:
-        return default
-    if len(values) not in (1, size):
-        raise ConfigError(f"--{flag} has {len(values)} numbers; the action has {size} dimensions (give 1 or {size})")
-    given = np.broadcast_to(np.asarray(values, dtype=np.float64), (size,))
-    # A float32 Box says 0.69999999 where its author and the user both wrote 0.7.
-    return np.where(np.isclose(given, default, rtol=1e-6, atol=0.0), default, given)
-
-
-def _describe(space: spaces.Space[Any]) -> str:
-    if isinstance(space, spaces.Box):
-        return f"a Box of shape {space.shape} and type {space.dtype}"
-    return f"{space}"
 
 
 def bin_positions(spec: ActionSpec, bins: int) -> NDArray[np.float64]:

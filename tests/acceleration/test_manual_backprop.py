@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from detent.acceleration.manual_backprop import TanhPass, written_out
+from detent.acceleration.manual_backprop import TanhPass, fuse
 from detent.config import ActorConfig
-from detent.models.networks.trunks import Tanh, linear, make_trunk
+from detent.models.networks import make_trunk
+from detent.models.networks.trunks import Tanh, linear
 
 NETWORKS: dict[str, dict[str, Any]] = {
     "mlp": {"kind": "mlp", "depth": 2},
@@ -39,7 +40,7 @@ def test_the_passes_are_those_of_autograd(settings: dict[str, Any]) -> None:
     for parameter in network.parameters():
         # What was in the gradient before must not matter.
         parameter.grad = torch.full_like(parameter, 7.0)
-    passes = written_out(network)
+    passes = fuse(network)
     for seed in range(2):
         torch.manual_seed(seed)
         inputs, gradient = torch.randn(11, 5, dtype=torch.float64), torch.randn(11, 3, dtype=torch.float64)
@@ -59,7 +60,7 @@ def test_the_passes_are_those_of_autograd(settings: dict[str, Any]) -> None:
 
 def test_a_network_without_written_passes_is_named() -> None:
     with pytest.raises(TypeError, match="GELU"):
-        written_out(nn.Sequential(nn.Linear(2, 2), nn.GELU()))
+        fuse(nn.Sequential(nn.Linear(2, 2), nn.GELU()))
 
 
 def test_tanh_is_tanh_and_the_same_bits_in_acting_and_updating() -> None:

@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from detent.acceleration.worker_group import Team, shared_zeros, supported
+from detent.acceleration.worker_group import WorkerGroup, shared_zeros, supported
 from detent.threads import core_numbers
 
 pytestmark = pytest.mark.skipif(not supported(), reason="needs fork and shared anonymous memory (Linux)")
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not supported(), reason="needs fork and shared a
 
 def test_parts_cover_everything_once() -> None:
     for size in (1, 2, 3, 7):
-        team = Team(size)
+        team = WorkerGroup(size)
         parts = []
         for rank in range(size):
             team.rank = rank
@@ -34,18 +34,18 @@ def test_shared_tensors_have_their_type_and_shape_and_start_at_zero() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_processes_add_up_and_see_each_others_memory(size: int) -> None:
-    team = Team(size)
+    team = WorkerGroup(size)
     seen = shared_zeros((size, 4), torch.float64)
 
     def work() -> None:
         for i in range(4):
             seen[team.rank, i] = team.sum(torch.tensor([10.0**team.rank + i]))[0]
-        team.meet()
+        team.barrier()
 
     team.start(work)
     for _ in range(2):
         seen.zero_()
-        team.meet()
+        team.barrier()
         work()
         expected = [sum(10.0**rank + i for rank in range(size)) for i in range(4)]
         assert seen.tolist() == [expected] * size
@@ -55,25 +55,25 @@ def test_processes_add_up_and_see_each_others_memory(size: int) -> None:
 def test_processes_have_a_core_each_where_there_is_one_for_each() -> None:
     cores = core_numbers()
     for size in {2, min(len(cores), 4)} - {1}:
-        team = Team(size)
+        team = WorkerGroup(size)
 
-        def where(team: Team = team) -> list[list[int]]:
-            with team.on_own_core():
+        def where(team: WorkerGroup = team) -> list[list[int]]:
+            with team.pinned_core():
                 return team.gather(core_numbers())
 
         team.start(where)
-        team.meet()
+        team.barrier()
         assert where() == [[cores[rank]] if size == len(cores) else cores for rank in range(size)]
         assert core_numbers() == cores
         team.close()
 
 
 def test_the_first_process_gathers_what_all_have() -> None:
-    team = Team(3)
+    team = WorkerGroup(3)
     # More than a socket holds at once.
     team.start(lambda: team.gather([team.rank, "x" * 10**6 * team.rank]))
     for _ in range(2):
-        team.meet()
+        team.barrier()
         assert team.gather([0, ""]) == [[rank, "x" * 10**6 * rank] for rank in range(3)]
     os.kill(team._pids[1], signal.SIGKILL)
     with pytest.raises(RuntimeError, match=r"update process 1 \(of 3\) was killed by SIGKILL"):
@@ -81,25 +81,25 @@ def test_the_first_process_gathers_what_all_have() -> None:
 
 
 def test_closing_ends_the_processes() -> None:
-    team = Team(2)
+    team = WorkerGroup(2)
     with pytest.raises(RuntimeError, match="have not been started, or are closed"):
-        team.meet()
+        team.barrier()
     team.start(lambda: None)
     (pid,) = team._pids.values()
     team.close()
     with pytest.raises(RuntimeError, match="have not been started, or are closed"):
-        team.meet()
+        team.barrier()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
 
-def meet_often(team: Team) -> None:
+def meet_often(team: WorkerGroup) -> None:
     for _ in range(3):
-        team.meet()
+        team.barrier()
 
 
 def test_a_process_that_is_killed_is_named() -> None:
-    team = Team(2)
+    team = WorkerGroup(2)
     team.start(team.meet)
     (pid,) = team._pids.values()
     os.kill(pid, signal.SIGKILL)
@@ -109,7 +109,7 @@ def test_a_process_that_is_killed_is_named() -> None:
 
 
 def test_of_several_processes_the_one_that_was_killed_is_named() -> None:
-    team = Team(3)
+    team = WorkerGroup(3)
     team.start(team.meet)
     os.kill(team._pids[2], signal.SIGKILL)
     with pytest.raises(RuntimeError, match=r"update process 2 \(of 3\) was killed by SIGKILL"):
@@ -120,7 +120,7 @@ def test_a_process_that_fails_says_why(capfd: pytest.CaptureFixture[str]) -> Non
     def work() -> None:
         raise ArithmeticError("the reason")
 
-    team = Team(2)
+    team = WorkerGroup(2)
     team.start(work)
     with pytest.raises(RuntimeError, match="ended with exit code 1"):
         meet_often(team)
@@ -133,12 +133,12 @@ def test_the_others_go_when_the_first_process_is_killed(busy: bool) -> None:
     reader, writer = os.pipe()
     first = os.fork()
     if first == 0:
-        team = Team(2)
-        team.start(lambda: time.sleep(600) if busy else team.meet())
-        team.meet()
+        team = WorkerGroup(2)
+        team.start(lambda: time.sleep(600) if busy else team.barrier())
+        team.barrier()
         os.write(writer, str(*team._pids.values()).encode())
         while True:
-            team.meet()
+            team.barrier()
     other = int(os.read(reader, 100))
     os.kill(first, signal.SIGKILL)
     os.waitpid(first, 0)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from detent.acceleration.worker_group import Team
-from detent.algorithms.gradient_variance import GradientSpread, signal_to_noise, trace_of_covariance
+from detent.acceleration.worker_group import WorkerGroup
+from detent.algorithms.gradient_variance import GradientVariance, signal_to_noise, trace_of_covariance
 
 
 def random_gradients(seed: int, count: int, size: int = 7) -> torch.Tensor:
@@ -13,11 +13,11 @@ def random_gradients(seed: int, count: int, size: int = 7) -> torch.Tensor:
     return torch.randn(count, size, generator=generator, dtype=torch.float64) * torch.arange(1, size + 1) + 0.5
 
 
-def make_spread(like: torch.Tensor) -> GradientSpread:
-    return GradientSpread(like, len(like), Team(1))
+def make_spread(like: torch.Tensor) -> GradientVariance:
+    return GradientVariance(like, len(like), WorkerGroup(1))
 
 
-def add_epoch(spread: GradientSpread, gradients: torch.Tensor) -> None:
+def add_epoch(spread: GradientVariance, gradients: torch.Tensor) -> None:
     for gradient in gradients:
         spread.add(gradient, gradient.dot(gradient))
     spread.end_epoch()

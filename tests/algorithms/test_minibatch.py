@@ -11,11 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Normal
 
+from detent.acceleration.update import AcceleratedMinibatchUpdate
 from detent.acceleration.worker_group import supported
-from detent.algorithms import Batch, Metrics, PolicyLoss, PPOLoss, normalized_advantages
-from detent.algorithms.minibatch import FirstOrder, total_loss
+from detent.algorithms.losses import Metrics, PolicyLoss
+from detent.algorithms.minibatch import total_loss
+from detent.algorithms.ppo import PPOLoss
 from detent.config import ActorConfig, Config, CriticConfig, HeadConfig, PPOConfig, UpdateConfig
 from detent.models.policy import Policy
+from detent.rollouts.batch import Batch, normalized_advantages
 from detent.spec import ActionSpec, EnvSpec, ObservationSpec
 
 HeadKind = Literal["categorical", "gaussian"]
@@ -43,7 +46,7 @@ def update(
     policy: Policy, batch: Batch, config: UpdateConfig, loss: PolicyLoss | None = None, seed: int = 0
 ) -> dict[str, float]:
     """One update from the beginning; PPO where no loss is given."""
-    rule = FirstOrder(policy, loss or PPOLoss(PPOConfig()), config)
+    rule = AcceleratedMinibatchUpdate(policy, loss or PPOLoss(PPOConfig()), config)
     return rule.update(batch, config.learning_rate, torch.Generator().manual_seed(seed))
 
 
@@ -139,7 +142,7 @@ SETTINGS = [
 def test_update_is_the_plain_loop(config: UpdateConfig, kind: HeadKind) -> None:
     policy = make_policy(kind)
     reference = Reference(policy, kind, config)
-    rule = FirstOrder(policy, PPOLoss(PPOConfig()), replace(config, diagnostics=False))
+    rule = AcceleratedMinibatchUpdate(policy, PPOLoss(PPOConfig()), replace(config, diagnostics=False))
     start = rule.optimizer.flat.detach().clone()
     for iteration in range(3):
         batch = make_batch(policy, seed=iteration)
@@ -303,7 +306,7 @@ def test_gradient_variance_is_that_of_the_actors_gradients_before_clipping(kind:
             gradients.append(torch.cat([g.flatten() for g in torch.autograd.grad(loss, actor)]).numpy())
         epochs.append(gradients)
     # With a learning rate of 0 the parameters stay where these gradients were taken.
-    rule = FirstOrder(policy, PPOLoss(PPOConfig()), replace(config, weight_decay=0.0))
+    rule = AcceleratedMinibatchUpdate(policy, PPOLoss(PPOConfig()), replace(config, weight_decay=0.0))
     metrics = rule.update(batch, 0.0, torch.Generator().manual_seed(0))
     traces = [np.var(gradients, axis=0, ddof=1).sum() for gradients in epochs]
     assert metrics["grad_variance"] == pytest.approx(np.mean(traces), rel=1e-9)
@@ -328,9 +331,9 @@ def test_kl_by_dimension_is_each_dimensions_own() -> None:
 def test_processes_that_share_minibatches_do_the_same_update(processes: int, kind: HeadKind) -> None:
     config = UpdateConfig(epochs=2, minibatches=4, learning_rate=0.01, entropy_coef=0.1)
     policies = [make_policy(kind), make_policy(kind)]
-    alone = FirstOrder(policies[0], PPOLoss(PPOConfig()), config)
+    alone = AcceleratedMinibatchUpdate(policies[0], PPOLoss(PPOConfig()), config)
     # Twelve rows among five processes: parts of different size.
-    shared = FirstOrder(policies[1], PPOLoss(PPOConfig()), replace(config, processes=processes))
+    shared = AcceleratedMinibatchUpdate(policies[1], PPOLoss(PPOConfig()), replace(config, processes=processes))
     try:
         for iteration in range(3):
             batch = make_batch(policies[0], seed=iteration)
@@ -357,7 +360,9 @@ def test_processes_stop_together_at_the_target_kl() -> None:
     epochs = []
     for processes in (1, 2):
         policy = make_policy()
-        rule = FirstOrder(policy, PPOLoss(PPOConfig()), replace(config, target_kl=target, processes=processes))
+        rule = AcceleratedMinibatchUpdate(
+            policy, PPOLoss(PPOConfig()), replace(config, target_kl=target, processes=processes)
+        )
         epochs.append(rule.update(make_batch(policy), 0.004, torch.Generator().manual_seed(0))["epochs"])
         rule.close()
     assert 1 < epochs[0] == epochs[1] < 5
@@ -377,7 +382,7 @@ def test_compiled_updates_are_the_same_and_so_is_what_a_checkpoint_holds(
     config = UpdateConfig(epochs=2, minibatches=4, learning_rate=0.01, processes=processes, entropy_coef=entropy_coef)
     policies = [make_policy(kind), make_policy(kind)]
     rules = [
-        FirstOrder(policy, PPOLoss(PPOConfig()), replace(config, compile=compiled))
+        AcceleratedMinibatchUpdate(policy, PPOLoss(PPOConfig()), replace(config, compile=compiled))
         for policy, compiled in zip(policies, (False, True), strict=True)
     ]
     try:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from detent.algorithms import PPOLoss, make_policy_loss
+from detent.algorithms.losses import make_policy_loss
+from detent.algorithms.ppo import PPOLoss
 from detent.config import Config, PPOConfig
 
 # Clip 0.2:  min(r A, clip(r, 0.8, 1.2) A), and its derivative by log r, which is r A where r A is the smaller one.

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from detent.algorithms import SPOLoss, make_policy_loss
+from detent.algorithms.losses import make_policy_loss
+from detent.algorithms.spo import SPOLoss
 from detent.config import Config, SPOConfig
 
 

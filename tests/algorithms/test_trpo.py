@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import detent
-from detent.algorithms import Batch, normalized_advantages
-from detent.algorithms.trpo import TrustRegion, conjugate_gradient
+from detent.algorithms.trpo import TRPO, conjugate_gradient
 from detent.config import ActorConfig, Config, CriticConfig, HeadConfig, TRPOConfig, UpdateConfig
 from detent.config.presets import configure
 from detent.models.policy import Policy
+from detent.rollouts.batch import Batch, normalized_advantages
 from detent.spec import ActionSpec, EnvSpec, ObservationSpec
 
 HeadKind = Literal["categorical", "gaussian", "loss-swap"]
@@ -26,7 +26,7 @@ SPEC = EnvSpec(ObservationSpec(4), ActionSpec((-3.0, 0.0), (-1.0, 10.0)))
 every_head = pytest.mark.parametrize("kind", ["categorical", "gaussian", "loss-swap"])
 
 
-def make_rule(kind: HeadKind = "categorical", **trpo: Any) -> TrustRegion:
+def make_rule(kind: HeadKind = "categorical", **trpo: Any) -> TRPO:
     """TRPO on a small float64 policy whose outputs are not almost zero; chunks that divide nothing evenly."""
     config = Config(
         algo="trpo",
@@ -40,11 +40,11 @@ def make_rule(kind: HeadKind = "categorical", **trpo: Any) -> TrustRegion:
     last = policy.actor[1]
     assert isinstance(last, nn.Linear)
     last.weight.data *= 100
-    return TrustRegion(policy, config)
+    return TRPO(policy, config)
 
 
 @torch.no_grad()
-def make_batch(rule: TrustRegion, seed: int = 0) -> Batch:
+def make_batch(rule: TRPO, seed: int = 0) -> Batch:
     """What a rollout of the policy as it is now would leave, with random advantages and returns."""
     policy = rule.actor.policy
     generator = torch.Generator().manual_seed(seed)
@@ -56,7 +56,7 @@ def make_batch(rule: TrustRegion, seed: int = 0) -> Batch:
     return Batch(observation, choice, log_prob, value, 3 * advantages + 1, 2 * returns)
 
 
-def mean_kl(rule: TrustRegion, batch: Batch, old: Tensor) -> Callable[[Tensor], Tensor]:
+def mean_kl(rule: TRPO, batch: Batch, old: Tensor) -> Callable[[Tensor], Tensor]:
     """KL(old || new) averaged over the batch, as a plain function of the new parameters."""
     head = rule.actor.policy.head
     before = rule.actor.at(old, batch.observation).detach()
@@ -83,7 +83,7 @@ def test_fisher_product_in_float32_is_the_hessian_to_five_digits(kind: HeadKind)
     old = rule.actor.flat.detach().clone()
     vector = torch.randn(old.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     hessian: Any = torch.func.hessian(mean_kl(rule, batch, old))(old)
-    single = TrustRegion(copy.deepcopy(rule.actor.policy).float(), Config(algo="trpo", trpo=TRPOConfig(chunk=20)))
+    single = TRPO(copy.deepcopy(rule.actor.policy).float(), Config(algo="trpo", trpo=TRPOConfig(chunk=20)))
     state = {"state": batch.observation["state"].float()}
     found = single.fisher_product(replace(batch, observation=state), vector.float())
     torch.testing.assert_close(found.double(), hessian @ vector + 0.1 * vector, rtol=1e-5, atol=1e-5)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from detent.algorithms import value_gradient, value_loss
+from detent.acceleration.likelihoods import value_gradient
+from detent.algorithms import value_loss
 
 # Old value 0, target 1, clip 0.2.
 #  value  (v - 1)^2   moved   (moved - 1)^2   larger   derivative of the larger by v

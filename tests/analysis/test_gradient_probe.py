@@ -16,13 +16,15 @@ from torch.distributions import Categorical, Normal
 
 import detent
 from detent.analysis.gradient_probe import BLOCKS, STUDENT_T, BlockJackknife, Estimate, probe_run
-from detent.config import ConfigError
 from detent.envs.scripted import TargetEnv
-from detent.models.heads import CategoricalHead, GaussianHead, LossSwapHead
+from detent.errors import ConfigError
+from detent.models import checkpoints
+from detent.models.checkpoints import load_policy
+from detent.models.heads.categorical import CategoricalHead
+from detent.models.heads.gaussian import GaussianHead
+from detent.models.heads.loss_swap import LossSwapHead
 from detent.models.policy import Policy
-from detent.seeding import derive
-from detent.training import checkpoint
-from detent.training.checkpoint import load_policy
+from detent.seeding import derive_seed
 
 Array = NDArray[np.float64]
 ENVS, STEPS, MINIBATCHES, ROLLOUTS, SEED = 4, 24, 4, 5, 3
@@ -125,13 +127,13 @@ class Replay:
 
     def __init__(self, run: Path) -> None:
         self.policy, saved, self.config = load_policy(run, "latest")
-        path = checkpoint.directory(run, saved.step)
+        path = checkpoints.directory(run, saved.step)
         self.kept = {**load_file(path / "policy.safetensors"), **load_file(path / "trainer.safetensors")}
         self.gradients: list[Array] = []
         self.returns: list[float] = []
         for i in range(ROLLOUTS):
-            generator = Generator().manual_seed(derive(SEED, "probe", i))
-            seeds = np.random.SeedSequence(derive(SEED, "probe", i, "envs")).generate_state(ENVS).tolist()
+            generator = Generator().manual_seed(derive_seed(SEED, "probe", i))
+            seeds = np.random.SeedSequence(derive_seed(SEED, "probe", i, "envs")).generate_state(ENVS).tolist()
             state, choice, advantages = self.play(seeds, generator)
             order = torch.randperm(STEPS * ENVS, generator=generator)
             for rows in order.chunk(MINIBATCHES):

@@ -17,12 +17,13 @@ from safetensors.torch import load_file
 
 import detent
 from detent.cli import main
-from detent.config import Config, ConfigError, EnvConfig
+from detent.config import Config, EnvConfig
 from detent.config.io import load_config, save_config
 from detent.config.presets import configure
 from detent.envs import make_envs
 from detent.envs.gymnasium import GymnasiumEnvs
-from detent.seeding import derive
+from detent.errors import ConfigError
+from detent.seeding import derive_seed
 from detent.training.evaluate import evaluate
 from detent.training.run import resolve
 from detent.training.run_directory import read_rows
@@ -93,7 +94,7 @@ def test_kept_weights_play_the_last_evaluation_again(run: Path) -> None:
     resolved = load_config(run / "config.toml")
     assert resolve(resolved) == resolved, "training on a run's configuration repeats it"
     envs = make_envs(TARGET, resolved.env, 4, 1)
-    played = evaluate(load_actor(run, "latest"), envs, 4, derive(1, "eval", 4, "deterministic"), True)
+    played = evaluate(load_actor(run, "latest"), envs, 4, derive_seed(1, "eval", 4, "deterministic"), True)
     assert played.summary(TARGET) == read_rows(run / "evals.jsonl")[-1]["deterministic"]
     action = load_actor(run)(torch.zeros(3, 2))
     # The bounds of Target-v0: [-3, -1] and [0, 10].

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from detent.bench.contest import peer_missing
+from detent.bench.cases import peer_missing
 from detent.bench.peers import make_model
 from detent.config import Config
 from detent.config.presets import configure
-from detent.envs import probe
+from detent.envs import env_spec
 from detent.models.policy import Policy
 
 SMALL = {"env.num_envs": 2, "rollout_steps": 8, "update.minibatches": 2, "update.epochs": 1}
@@ -22,7 +22,7 @@ def config_of(variant: str) -> Config:
 @pytest.mark.parametrize("variant", ["rn-d", "rn-c", "mlp-d", "mlp-c", "plain-d"])
 def test_the_peers_policy_with_our_weights_says_what_ours_says(variant: str) -> None:
     config = config_of(variant)
-    ours = Policy(probe(config.task, config.env), config)
+    ours = Policy(env_spec(config.task, config.env), config)
     torch.manual_seed(0)
     for parameter in ours.parameters():
         parameter.data = torch.randn_like(parameter) / 10
@@ -49,7 +49,7 @@ def renamed(ours: torch.nn.Module, theirs: torch.nn.Module) -> dict[str, torch.T
 
 def test_a_bin_is_the_same_action_for_both() -> None:
     config = config_of("rn-d")
-    head = Policy(probe(config.task, config.env), config).head
+    head = Policy(env_spec(config.task, config.env), config).head
     model = make_model(config)
     assert model.env is not None
     choice = torch.tensor([0, 20, 40])
@@ -71,5 +71,5 @@ def test_a_head_without_a_peer_is_said_so() -> None:
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detent.bench.contest.find_spec", lambda name: None)
+    monkeypatch.setattr("detent.bench.cases.find_spec", lambda name: None)
     assert "pip install stable-baselines3" in str(peer_missing(config_of("rn-d")))

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from detent.bench.contest import diagnostics_cost, split
-from detent.bench.slices import ratios, slice_of, spread, steps_per_second, whole_iteration
+from detent.bench.cases import diagnostics_cost, split
+from detent.bench.slices import ratios, slice_of, steps_per_second, timing, whole_iteration
 from detent.config import Config, EnvConfig, UpdateConfig, validate
 from detent.config.presets import configure
 
@@ -56,15 +56,15 @@ def test_a_whole_iteration_is_left_as_it_is() -> None:
 
 
 def test_a_spread_has_median_and_range() -> None:
-    measured = spread([3.0, 1.0, 2.0])
+    measured = timing([3.0, 1.0, 2.0])
     assert (measured.median, measured.low, measured.high) == (2.0, 1.0, 3.0)
     assert f"{measured:.1f}" == "2.0 (1.0 to 3.0)"
-    assert f"{spread([2.0]):.1f}" == "2.0"
+    assert f"{timing([2.0]):.1f}" == "2.0"
 
 
 def test_ratios_are_taken_round_by_round() -> None:
     # A machine that is half as fast in the second round changes no ratio.
-    assert ratios(spread([200.0, 100.0]), spread([100.0, 50.0])).rounds == (2.0, 2.0)
+    assert ratios(timing([200.0, 100.0]), timing([100.0, 50.0])).rounds == (2.0, 2.0)
 
 
 def test_what_diagnostics_cost_is_a_share_of_the_time_without_them() -> None:

@@ -27,8 +27,8 @@ from detent.config import Config, EnvConfig
 from detent.config.io import load_config, override, save_config
 from detent.config.presets import configure
 from detent.envs.scripted import TargetEnv
-from detent.seeding import derive
-from detent.training import checkpoint
+from detent.models import checkpoints
+from detent.seeding import derive_seed
 from detent.training.run_directory import read_rows
 
 TARGET = "detent.envs.scripted:Target-v0"
@@ -470,7 +470,7 @@ def test_constructor_arguments_and_bounds_reach_the_environment_and_dicts_are_an
     outcome = cli("train", "Odd-v0", SMALL, arguments)
     assert outcome.code == 0, outcome.err
     assert "Dict observation: angle, velocity concatenated in this order into 3 numbers." in outcome.out
-    spec = checkpoint.read_state(checkpoint.locate(Path("run"), "latest")).spec
+    spec = checkpoints.read_state(checkpoints.locate(Path("run"), "latest")).spec
     assert (spec.action.low, spec.action.high) == ((-2.0, 0.0), (2.0, 2.0))
     assert spec.observation.keys == ("angle", "velocity")
 
@@ -481,14 +481,14 @@ def test_a_stop_request_is_exit_code_3_and_the_run_goes_on_afterwards(cli: Deten
     assert (outcome.code, outcome.err) == (3, "")
     assert "stopping after this iteration, with a checkpoint" in outcome.out
     assert outcome.out.endswith("stopped at step 160 with a checkpoint; detent train --resume run goes on\n")
-    assert checkpoint.read_state(Path("run/checkpoints/160")).iteration == 1
+    assert checkpoints.read_state(Path("run/checkpoints/160")).iteration == 1
     assert json.loads(Path("run/run.json").read_text())["status"] == "stopped"
     for step in (160, 288):
         resumed = cli("train --resume run")
         assert resumed.code == 3
         assert resumed.out.startswith(f"resuming run at step {step:,}\n")
     # Scheduled checkpoints are every second iteration, so the one at 416 does not count.
-    assert checkpoint.steps(Path("run"))[-1] == 416
+    assert checkpoints.steps(Path("run"))[-1] == 416
     assert cli("train --resume run --exact").out.startswith("resuming run at step 288\n")
 
 
@@ -509,7 +509,7 @@ def test_ctrl_c_saves_also_when_it_ends_the_reader_of_the_pipe(tmp_path: Path) -
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (3, "")
-    latest = checkpoint.read_state(checkpoint.locate(tmp_path / "run", "latest"))
+    latest = checkpoints.read_state(checkpoints.locate(tmp_path / "run", "latest"))
     assert latest.step == read_rows(tmp_path / "run" / "metrics.jsonl")[-1]["step"]
 
 
@@ -521,7 +521,7 @@ def test_what_goes_wrong_later_is_exit_code_1_and_one_sentence(cli: Detent, run:
     )
     assert json.loads(Path("failed/run.json").read_text())["status"] == "failed"
 
-    latest = checkpoint.locate(run, "latest")
+    latest = checkpoints.locate(run, "latest")
     (latest / "policy.safetensors").write_bytes(b"garbage")
     outcome = cli("eval", run, "--checkpoint", latest.name, "--threads", 1)
     assert outcome == Outcome(
@@ -550,8 +550,8 @@ def replay(run: Path, which: str, episodes: int, num_envs: int, seed: int, deter
     import torch
 
     policy = detent.load(run, which)
-    generator = torch.Generator().manual_seed(derive(seed, "eval-act"))
-    seeds = np.random.SeedSequence(derive(seed, "eval-envs")).generate_state(num_envs)
+    generator = torch.Generator().manual_seed(derive_seed(seed, "eval-act"))
+    seeds = np.random.SeedSequence(derive_seed(seed, "eval-envs")).generate_state(num_envs)
     envs = [TargetEnv() for _ in range(num_envs)]
     observations = [env.reset(seed=int(one))[0] for env, one in zip(envs, seeds, strict=True)]
     returns = []
@@ -597,7 +597,7 @@ def test_eval_takes_any_checkpoint(trained: Path, cli: Detent) -> None:
     best = max(rows, key=lambda row: row["stochastic"]["return"])["step"]
     assert one_json(cli("eval", trained, flags, "best"))["step"] == best
     assert one_json(cli("eval", trained, flags, "latest"))["step"] == 544
-    for step in checkpoint.steps(trained):
+    for step in checkpoints.steps(trained):
         assert one_json(cli("eval", trained, flags, step))["step"] == step
 
 

@@ -16,8 +16,9 @@ import pytest
 import tomli_w
 
 from detent import config as module
-from detent.config import Config, ConfigError, EnvConfig, NormalizeConfig, UpdateConfig, nearest, validate
+from detent.config import Config, EnvConfig, NormalizeConfig, UpdateConfig, validate
 from detent.config.io import load_config, override, read_toml, save_config, to_dict
+from detent.errors import ConfigError, nearest
 
 
 def sections(config: Any = None) -> Iterator[Any]:

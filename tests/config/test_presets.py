@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from detent.config import Config, ConfigError, presets, validate
+from detent.config import Config, presets, validate
 from detent.config.io import to_dict
 from detent.config.presets import PRESETS, configure, merged, nested, table
+from detent.errors import ConfigError
 
 VARIANTS = ("rn-d", "rn-c", "mlp-d", "mlp-c")
 

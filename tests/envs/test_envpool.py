@@ -9,11 +9,12 @@ import torch
 
 pytest.importorskip("envpool")
 
-from detent.config import ConfigError, EnvConfig
-from detent.envs import VectorEnv, choose_backend, make_envs, probe
+from detent.config import EnvConfig
+from detent.envs import VectorEnv, choose_backend, env_spec, make_envs
 from detent.envs.envpool import TASKS, EnvPoolEnvs, first_core
 from detent.envs.gymnasium import GymnasiumEnvs, find_task
-from detent.envs.gymnasium import probe as gymnasium_probe
+from detent.envs.gymnasium import env_spec as gymnasium_probe
+from detent.errors import ConfigError
 
 # In Gymnasium these have no argument that takes the noise out of their first state.
 NOISY = {"HumanoidStandup-v4", "InvertedDoublePendulum-v4", "InvertedPendulum-v4", "Reacher-v4", "Reacher-v5"}
@@ -35,7 +36,7 @@ def actions(envs: VectorEnv, generator: torch.Generator, scale: float = 1.0) -> 
 def test_spaces_and_time_limit_equal_gymnasiums(task: str) -> None:
     config = EnvConfig()
     assert choose_backend(task, config) == "envpool"
-    ours, theirs = probe(task, config), gymnasium_probe(task, config)
+    ours, theirs = env_spec(task, config), gymnasium_probe(task, config)
     assert ours.observation == theirs.observation
     assert ours.max_episode_steps == theirs.max_episode_steps
     # Gymnasium's bounds are float32 numbers, EnvPool's float64.

@@ -11,9 +11,10 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
-from detent.config import ConfigError, EnvConfig
-from detent.envs import Episode, Step, choose_backend, make_envs, probe
+from detent.config import EnvConfig
+from detent.envs import Episode, Step, choose_backend, env_spec, make_envs
 from detent.envs.gymnasium import GymnasiumEnvs, find_task, make_single
+from detent.errors import ConfigError
 
 SCRIPTED = "detent.envs.scripted:Scripted-v0"
 TARGET = "detent.envs.scripted:Target-v0"
@@ -233,7 +234,7 @@ def test_unknown_module_is_refused_with_the_reason() -> None:
 def test_wrong_constructor_arguments_are_refused_by_name() -> None:
     config = EnvConfig(backend="gymnasium", kwargs={"legs": 3})
     with pytest.raises(ConfigError, match=r"Hopper-v4 cannot be made with env.kwargs {'legs': 3}: .*'legs'"):
-        probe("Hopper-v4", config)
+        env_spec("Hopper-v4", config)
     with pytest.raises(ConfigError, match=r"env\.kwargs"):
         GymnasiumEnvs("Hopper-v4", 2, config)
 

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import detent
-from detent.config import ConfigError, EnvConfig
+from detent.config import EnvConfig
 from detent.config.presets import configure
-from detent.envs import Step, make_envs, make_eval_envs, probe
+from detent.envs import Step, env_spec, make_envs, make_eval_envs
 from detent.envs.maniskill import DEFAULTS, ManiSkillBatch, ManiSkillPool
-from detent.training import checkpoint
+from detent.errors import ConfigError
+from detent.models import checkpoints
 from detent.training.run_directory import read_rows
 from detent.training.video import record_run
 
@@ -80,7 +81,7 @@ def actions(count: int, size: int) -> NDArray[np.float32]:
 def test_every_state_task_is_made_stepped_and_trained(task: str, tmp_path: Path) -> None:
     config = configure(task, overrides=TINY)
     assert config.scale == "cpu"
-    spec = probe(task, config.env)
+    spec = env_spec(task, config.env)
     assert (spec.observation.size, spec.action.size, spec.max_episode_steps) == STATE_TASKS[task]
     assert spec.action.low == (-1.0,) * spec.action.size
     result = detent.train(config, out=tmp_path / "run")
@@ -192,7 +193,7 @@ def test_a_solved_task_ends_the_episode_in_training_and_not_in_evaluation() -> N
 def test_the_gpu_adapter_gives_what_maniskill_gives() -> None:
     """On the CPU it can have one environment; the rest of it is the same."""
     envs = ManiSkillBatch("PushCube-v1", 1, EnvConfig(kwargs={"max_episode_steps": 5}), "physx_cpu")
-    assert envs.spec == probe("PushCube-v1", EnvConfig(kwargs={"max_episode_steps": 5}))
+    assert envs.spec == env_spec("PushCube-v1", EnvConfig(kwargs={"max_episode_steps": 5}))
     seed = int(np.random.SeedSequence(4).generate_state(1)[0]) >> 1
     theirs = their_own("PushCube-v1", max_episode_steps=5)
     expected, _ = theirs.reset(seed=seed)
@@ -243,7 +244,7 @@ def test_a_run_that_crashed_resumes_to_the_bit_and_can_be_filmed(tmp_path: Path)
         for path in (tmp_path / "whole", tmp_path / "cut")
     )
     assert whole == cut
-    files = [checkpoint.directory(tmp_path / name, 64) / "policy.safetensors" for name in ("whole", "cut")]
+    files = [checkpoints.directory(tmp_path / name, 64) / "policy.safetensors" for name in ("whole", "cut")]
     assert files[0].read_bytes() == files[1].read_bytes()
 
     paths = record_run(tmp_path / "whole", max_steps=2)
@@ -297,7 +298,7 @@ def test_image_tasks_are_made_stepped_and_trained(task: str, obs: str, size: int
 )
 def test_what_cannot_be_made_is_refused(task: str, config: EnvConfig, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        probe(task, config)
+        env_spec(task, config)
 
 
 def test_missing_assets_are_named_with_the_command_that_downloads_them(tmp_path: Path) -> None:

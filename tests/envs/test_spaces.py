@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from detent.config import ConfigError
-from detent.spec import ActionSpec, action_spec, bin_positions, observation_spec
+from detent.envs.spaces import action_spec, observation_spec
+from detent.errors import ConfigError
+from detent.spec import ActionSpec, bin_positions
 
 
 def box(low: list[float], high: list[float]) -> spaces.Box:

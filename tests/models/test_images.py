@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from scipy.signal import correlate2d
 from torch import Tensor, nn
 
-from detent.algorithms import Batch, make_policy_loss
-from detent.algorithms.minibatch import FirstOrder, descend, total_loss
-from detent.algorithms.trpo import TrustRegion
+from detent.acceleration.update import AcceleratedMinibatchUpdate
+from detent.algorithms.losses import make_policy_loss
+from detent.algorithms.minibatch import run_epochs, total_loss
+from detent.algorithms.trpo import TRPO
 from detent.analysis.gradient_probe import policy_gradient
 from detent.config import (
     ActorConfig,
     Config,
-    ConfigError,
     CriticConfig,
     EncoderConfig,
     EnvConfig,
@@ -30,9 +30,10 @@ from detent.config import (
     validate,
 )
 from detent.envs import Observation, Step, choose_backend
-from detent.models.networks.trunks import Encoder, NatureCNN
+from detent.errors import ConfigError
+from detent.models.networks.encoders import NatureCNN, NatureEncoder
 from detent.models.policy import Policy
-from detent.rollouts.prepare import make_batch
+from detent.rollouts.batch import Batch
 from detent.rollouts.rollout import allocate, collect
 from detent.spec import ActionSpec, EnvSpec, ObservationSpec
 
@@ -99,7 +100,7 @@ def test_the_network_is_three_convolutions_and_a_projection_of_pixels_between_ze
 
 
 def test_features_are_those_of_the_picture_beside_a_linear_layer_of_the_state() -> None:
-    both, alone = Encoder(SPEC.observation, EncoderConfig(6)), Encoder(ALONE.observation, EncoderConfig(6))
+    both, alone = NatureEncoder(SPEC.observation, EncoderConfig(6)), NatureEncoder(ALONE.observation, EncoderConfig(6))
     assert (both.num_features, alone.num_features) == (12, 6)
     seen = observations(3)
     features = both(seen)
@@ -199,19 +200,19 @@ def test_gradient_diagnostics_leave_the_shared_encoder_out() -> None:
     own = sum(p.numel() for module in (policy.head, policy.actor) for p in module.parameters())
     assert policy.num_actor_parameters == own
     assert policy_gradient(policy, batch, True)[0].numel() == own
-    rule = FirstOrder(policy, make_policy_loss(CONFIG), CONFIG.update)
+    rule = AcceleratedMinibatchUpdate(policy, make_policy_loss(CONFIG), CONFIG.update)
     assert rule.optimizer.watched == own
     # The first numbers of the flat buffer are the actor's own parameters.
     flat = torch.cat([p.flatten() for module in (policy.head, policy.actor) for p in module.parameters()])
     assert torch.equal(rule.optimizer.flat[:own], flat)
 
 
-def make_trpo() -> tuple[TrustRegion, Batch]:
+def make_trpo() -> tuple[TRPO, Batch]:
     config = replace(CONFIG, algo="trpo", trpo=TRPOConfig(chunk=7))
     policy = make_policy(config=config).double()
     observation = observations(SIZE)
     observation["state"] = observation["state"].double()
-    return TrustRegion(policy, config), make_rows(policy, observation)
+    return TRPO(policy, config), make_rows(policy, observation)
 
 
 def test_trpo_sees_the_whole_path_from_pixels_to_actions() -> None:
@@ -239,7 +240,7 @@ def test_trpos_critic_learns_without_moving_the_shared_encoder(monkeypatch: pyte
 
     def descend_watched(*arguments: Any) -> dict[str, float]:
         seen["after the step"] = copies(policy.encoder)
-        return descend(*arguments)
+        return run_epochs(*arguments)
 
     monkeypatch.setattr("detent.algorithms.trpo.descend", descend_watched)
     metrics = rule.update(batch, 1e-2, torch.Generator().manual_seed(0))

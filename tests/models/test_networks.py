@@ -11,7 +11,8 @@ from scipy import stats
 from torch import Tensor, nn
 
 from detent.config import NetworkConfig
-from detent.models.networks.trunks import MLP, Block, RegularizedNetwork, linear, make_trunk
+from detent.models.networks import make_trunk
+from detent.models.networks.trunks import MLP, Block, RegularizedNetwork, linear
 
 Array = NDArray[np.float64]
 

@@ -16,9 +16,10 @@ from torch import nn
 
 from detent.config import ActorConfig, Config, CriticConfig, HeadConfig, NormalizeConfig
 from detent.config.presets import configure
+from detent.envs.spaces import observation_spec
 from detent.models.networks.trunks import MLP, RegularizedNetwork
 from detent.models.policy import Policy
-from detent.spec import ActionSpec, EnvSpec, ObservationSpec, observation_spec
+from detent.spec import ActionSpec, EnvSpec, ObservationSpec
 
 VARIANTS = ("rn-d", "rn-c", "mlp-d", "mlp-c")
 ACTION = ActionSpec((-3.0, 0.0, -0.4), (-1.0, 10.0, 0.4))

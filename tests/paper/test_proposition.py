@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Generator, Tensor
 
-from detent.config import ConfigError
-from detent.models.heads import CategoricalHead, GaussianHead
+from detent.errors import ConfigError
+from detent.models.heads.categorical import CategoricalHead
+from detent.models.heads.gaussian import GaussianHead
 from detent.paper import gradient_moments
 from detent.paper.proposition import Check, check_all, draw
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from detent.config import ConfigError
+from detent.errors import ConfigError
 from detent.report import figures, load
 from detent.report.external import read_external
 

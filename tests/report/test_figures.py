@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure as Canvas
 from PIL import Image
 
-from detent.config import ConfigError
+from detent.errors import ConfigError
 from detent.paper.scores import paper_score
 from detent.report import draw, figures, load, metric_figure, tables
 from detent.report.curves import aggregates_of, comparisons_of

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from detent.config import ConfigError
 from detent.config.io import to_dict
 from detent.config.presets import configure
+from detent.errors import ConfigError
 from detent.report import load
 from detent.report.runs import defaults, departures, flat, measure_of, score_of
 

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from detent.cli import main
-from detent.config import ConfigError
+from detent.errors import ConfigError
 from detent.report import load, write_report
 
 Make = Callable[..., Path]

@@ -13,17 +13,17 @@ from torch import Tensor
 pytest.importorskip("envpool")
 
 import detent
+from detent.acceleration.update import AcceleratedMinibatchUpdate
 from detent.acceleration.worker_group import supported
-from detent.algorithms import make_policy_loss
-from detent.algorithms.minibatch import FirstOrder
+from detent.algorithms.losses import make_policy_loss
 from detent.config import Config
 from detent.config.presets import configure
-from detent.envs import make_envs, split
+from detent.envs import divide, make_envs
 from detent.envs.envpool import EnvPoolEnvs
 from detent.models.policy import Policy
 from detent.rollouts.collector import Collector
 from detent.rollouts.rollout import Rollout, allocate, collect
-from detent.seeding import derive
+from detent.seeding import derive_seed
 from detent.threads import core_numbers
 
 pytestmark = pytest.mark.skipif(not supported(), reason="needs fork and shared anonymous memory (Linux)")
@@ -39,7 +39,7 @@ def config_of(variant: str) -> Config:
 
 def with_shared_parameters(policy: Policy, config: Config) -> Policy:
     """In the memory, and so with the roundings, that they have in a run."""
-    FirstOrder(policy, make_policy_loss(config), replace(config.update, processes=2))
+    AcceleratedMinibatchUpdate(policy, make_policy_loss(config), replace(config.update, processes=2))
     return policy
 
 
@@ -56,16 +56,16 @@ def collected_apart(config: Config, iterations: dict[int, bool]) -> list[list[Ro
     fresh."""
     envs = make_envs(config.task, config.env, 5, 1)
     policy = with_shared_parameters(Policy(envs.spec, config), config)
-    parts = split(envs, [slice(0, 2), slice(2, 5)], threads=2)
+    parts = divide(envs, [slice(0, 2), slice(2, 5)], threads=2)
     observations = [part.reset(0) for part in parts]
     rollouts = []
     for iteration, fresh in iterations.items():
         if fresh:
-            observations = [part.reset(derive(config.seed, "envs", iteration)) for part in parts]
+            observations = [part.reset(derive_seed(config.seed, "envs", iteration)) for part in parts]
         filled = []
         for rank, part in enumerate(parts):
             names: list[str | int] = ["act", iteration, *([rank] if rank else [])]
-            generator = torch.Generator().manual_seed(derive(config.seed, *names))
+            generator = torch.Generator().manual_seed(derive_seed(config.seed, *names))
             filled.append(allocate(policy, observations[rank], STEPS))
             observations[rank] = collect(policy, part, observations[rank], filled[-1], generator)
         rollouts.append(filled)

@@ -10,8 +10,8 @@ import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor, nn
 
-from detent.algorithms import Batch, PPOLoss
-from detent.algorithms.minibatch import FirstOrder
+from detent.acceleration.update import AcceleratedMinibatchUpdate
+from detent.algorithms.ppo import PPOLoss
 from detent.config import (
     ActorConfig,
     Config,
@@ -27,6 +27,7 @@ from detent.envs import Step, VectorEnv, make_envs
 from detent.envs.gymnasium import GymnasiumEnvs
 from detent.models.policy import Policy
 from detent.rollouts.advantages import gae
+from detent.rollouts.batch import Batch
 from detent.rollouts.rollout import NonFiniteError, Rollout, allocate, checksum, collect, require_finite
 from detent.spec import Observation
 
@@ -61,7 +62,7 @@ def log_ratios(policy: Policy, rollout: Rollout, size: int = 7) -> Tensor:
         torch.zeros_like(rollout.value.flatten()),
         torch.zeros_like(rollout.value.flatten()),
     )
-    rule = FirstOrder(policy, PPOLoss(PPOConfig()), UpdateConfig())
+    rule = AcceleratedMinibatchUpdate(policy, PPOLoss(PPOConfig()), UpdateConfig())
     order = torch.randperm(len(flat.value), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         return torch.cat([rule.differentiate(rows, 1.0)["log_ratio"].sum(-1) for rows in flat.minibatches(order, size)])

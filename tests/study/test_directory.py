@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from detent.config import ConfigError
+from detent.errors import ConfigError
 from detent.study.directory import last_row, read_state, read_study, require_same_study, write_study
 from detent.study.plan import make_study
 from detent.study.process import note_failure, train_words

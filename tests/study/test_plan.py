@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from detent.config import Config, ConfigError
+from detent.config import Config
 from detent.config.io import load_config, override
 from detent.config.presets import configure, table
+from detent.errors import ConfigError
 from detent.study.directory import plan_path, write_study
 from detent.study.plan import Study, flat, load_study, make_study, run_id, shipped
 

@@ -15,22 +15,16 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from detent.config import Config, ConfigError
+from detent.config import Config
 from detent.config.io import save_config
 from detent.config.presets import configure
+from detent.errors import ConfigError
+from detent.models import checkpoints
+from detent.models.checkpoints import DamagedCheckpointError, Kind, State, load_policy, locate, read_state
 from detent.models.policy import Policy
 from detent.spec import ActionSpec, EnvSpec, ObservationSpec
 from detent.training import checkpoint
-from detent.training.checkpoint import (
-    DamagedCheckpointError,
-    Kind,
-    State,
-    find_resumable,
-    load_policy,
-    locate,
-    prune,
-    read_state,
-)
+from detent.training.checkpoint import find_resumable, prune
 
 SPEC = EnvSpec(ObservationSpec(3, ("a", "b")), ActionSpec((-3.0, 0.0), (-1.0, 10.0)), 8)
 CONFIG = configure("Hopper-v4", overrides={"actor.width": 4, "actor.depth": 1, "head.bins": 3})
@@ -112,7 +106,7 @@ def test_an_unreadable_state_is_refused_by_name(mistake: str, tmp_path: Path) ->
 
 def test_resuming_takes_the_latest_intact_checkpoint(tmp_path: Path) -> None:
     assert find_resumable(tmp_path, exact=False) == (None, [])
-    kinds: dict[int, checkpoint.Kind] = {10: "scheduled", 20: "scheduled", 30: "final", 40: "best"}
+    kinds: dict[int, checkpoints.Kind] = {10: "scheduled", 20: "scheduled", 30: "final", 40: "best"}
     for step, kind in kinds.items():
         save(tmp_path, step, kind)
 
@@ -148,7 +142,7 @@ def test_pruning_keeps_the_latest_scheduled_checkpoint_whatever_came_after(tmp_p
     for step in (30, 40, 50):
         save(tmp_path, step, "final", best=30)
     prune(tmp_path, keep=1)
-    assert checkpoint.steps(tmp_path) == [10, 20, 30, 50]
+    assert checkpoints.steps(tmp_path) == [10, 20, 30, 50]
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(tmp_path: Path) -> None:
@@ -179,7 +173,7 @@ def test_an_interrupted_write_is_no_checkpoint_and_does_not_stop_the_next(
             save(tmp_path, 20)
     left = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert left == [".20.tmp", "10"]
-    assert checkpoint.steps(tmp_path) == [10]
+    assert checkpoints.steps(tmp_path) == [10]
     assert locate(tmp_path, "latest").name == "10"
     assert read_state(save(tmp_path, 20)).step == 20
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["10", "20"]
@@ -193,12 +187,12 @@ def test_pruning_keeps_the_latest_and_every_best_they_name(tmp_path: Path) -> No
     save(tmp_path, 50, best=30)
     save(tmp_path, 60, "best", best=60)
     prune(tmp_path, keep=3)
-    assert checkpoint.steps(tmp_path) == [10, 20, 30, 40, 50, 60]
+    assert checkpoints.steps(tmp_path) == [10, 20, 30, 40, 50, 60]
     prune(tmp_path, keep=2)
-    assert checkpoint.steps(tmp_path) == [30, 40, 50, 60], "10 was the best of 20 only"
+    assert checkpoints.steps(tmp_path) == [30, 40, 50, 60], "10 was the best of 20 only"
     save(tmp_path, 70, best=60)
     prune(tmp_path, keep=1)
-    assert checkpoint.steps(tmp_path) == [60, 70]
+    assert checkpoints.steps(tmp_path) == [60, 70]
 
 
 def test_pruning_passes_over_a_damaged_checkpoint(tmp_path: Path) -> None:
@@ -206,14 +200,14 @@ def test_pruning_passes_over_a_damaged_checkpoint(tmp_path: Path) -> None:
         save(tmp_path, step)
     damage(tmp_path / "checkpoints" / "20" / "policy.safetensors")
     prune(tmp_path, keep=1)
-    assert checkpoint.steps(tmp_path) == [20, 30]
+    assert checkpoints.steps(tmp_path) == [20, 30]
 
 
 def test_checkpoints_past_the_resume_point_are_removed(tmp_path: Path) -> None:
     for step in (10, 20, 100):
         save(tmp_path, step)
     checkpoint.remove_after(tmp_path, 10)
-    assert checkpoint.steps(tmp_path) == [10]
+    assert checkpoints.steps(tmp_path) == [10]
 
 
 def test_best_latest_and_steps_are_located_and_others_named(tmp_path: Path) -> None:
@@ -243,7 +237,7 @@ def test_a_loaded_policy_acts_as_the_saved_one(tmp_path: Path) -> None:
         loaded(observations, deterministic=False, generator=generators[0]),
         policy(observations, deterministic=False, generator=generators[1]),
     )
-    np.testing.assert_array_equal(checkpoint.load(str(tmp_path), "10")(observations), policy(observations))
+    np.testing.assert_array_equal(checkpoints.load(str(tmp_path), "10")(observations), policy(observations))
     other = save_policy(tmp_path / "other", seed=1)
     assert not np.array_equal(other(observations, deterministic=False), policy(observations, deterministic=False))
 
@@ -278,7 +272,7 @@ def test_a_pickle_under_our_name_is_refused_and_not_run(
     state["hashes"][file.name] = hashlib.sha256(file.read_bytes()).hexdigest()
     (path / "state.json").write_text(json.dumps(state))
     with pytest.raises(DamagedCheckpointError, match=f"checkpoint {path} is damaged: {name}.safetensors"):
-        checkpoint.load_tensors(path, name)
+        checkpoints.load_tensors(path, name)
     if name == "policy":
         with pytest.raises(DamagedCheckpointError):
             load_policy(tmp_path)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from detent.config import ActorConfig, Config, EnvConfig, HeadConfig
 from detent.envs import Episode, Step, VectorEnv, make_envs
 from detent.models.policy import Policy
-from detent.seeding import derive
+from detent.seeding import derive_seed
 from detent.spec import ActionSpec, EnvSpec, Observation, ObservationSpec
 from detent.training.evaluate import Evaluation, bootstrap_interval, evaluate
 
@@ -101,7 +101,7 @@ def test_deterministic_play_is_the_policy_called_on_each_observation() -> None:
     policy = make_policy(envs)
     played = evaluate(policy, envs, 2, 1, deterministic=True)
 
-    state, totals = envs.reset(derive(1, "eval-envs"))["state"], torch.zeros(2)
+    state, totals = envs.reset(derive_seed(1, "eval-envs"))["state"], torch.zeros(2)
     for _ in range(8):
         step = envs.step(torch.from_numpy(policy(state.numpy())))
         totals += step.reward

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from detent.config import Config, ConfigError
-from detent.config.io import load_config
-from detent.training.run_directory import HEARTBEAT_TIMEOUT, RunError, RunLog, read_rows, read_run_config, write_json
+from detent.config import Config
+from detent.config.io import load_config, read_run_config
+from detent.errors import ConfigError, RunError
+from detent.training.run_directory import HEARTBEAT_TIMEOUT, RunLog, read_rows, write_json
 
 CONFIG = Config(task="Hopper-v4", seed=3)
 

@@ -19,12 +19,13 @@ from safetensors.torch import load_file
 
 import detent
 from detent.acceleration.worker_group import supported
-from detent.config import Config, ConfigError
+from detent.config import Config
 from detent.config.io import load_config
 from detent.envs import Episode
+from detent.errors import ConfigError
+from detent.models import checkpoints
 from detent.models.policy import Policy
 from detent.rollouts.rollout import NonFiniteError
-from detent.training import checkpoint
 from detent.training.evaluate import Evaluation
 from detent.training.progress import Silent
 from detent.training.run import resolve
@@ -65,11 +66,11 @@ def rows(run: Path, name: str) -> list[dict[str, Any]]:
 def assert_same_run(left: Path, right: Path) -> None:
     assert rows(left, "metrics") == rows(right, "metrics")
     assert rows(left, "evals") == rows(right, "evals")
-    assert checkpoint.steps(left) == checkpoint.steps(right)
-    for step in checkpoint.steps(left):
+    assert checkpoints.steps(left) == checkpoints.steps(right)
+    for step in checkpoints.steps(left):
         for name in ("policy", "trainer"):
-            one = load_file(checkpoint.directory(left, step) / f"{name}.safetensors")
-            two = load_file(checkpoint.directory(right, step) / f"{name}.safetensors")
+            one = load_file(checkpoints.directory(left, step) / f"{name}.safetensors")
+            two = load_file(checkpoints.directory(right, step) / f"{name}.safetensors")
             assert one.keys() == two.keys()
             for key in one:
                 assert torch.equal(one[key], two[key]), (step, key)
@@ -218,8 +219,8 @@ def test_resume_drops_rows_past_the_checkpoint_and_a_torn_line(tmp_path: Path) -
     run = tmp_path / "run"
     detent.train(small(), out=run)
     shutil.copytree(run, tmp_path / "whole")
-    last = checkpoint.steps(run)[-1]
-    shutil.rmtree(checkpoint.directory(run, last))
+    last = checkpoints.steps(run)[-1]
+    shutil.rmtree(checkpoints.directory(run, last))
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 99')
     detent.resume(run)
@@ -236,7 +237,7 @@ def test_stopping_on_request_saves_everything_and_resuming_goes_on(tmp_path: Pat
     result = detent.train(small(), out=run, on_iteration=stop_in_iteration_three)
     assert not result.finished
     assert rows(run, "metrics")[-1]["iteration"] == 3
-    assert checkpoint.read_state(checkpoint.locate(run, "latest")).kind == "final"
+    assert checkpoints.read_state(checkpoints.locate(run, "latest")).kind == "final"
     assert json.loads((run / "run.json").read_text())["status"] == "stopped"
     assert detent.resume(run).finished
     assert [row["iteration"] for row in rows(run, "metrics")] == list(

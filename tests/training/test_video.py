@@ -14,9 +14,10 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from detent.cli import doctor
-from detent.config import Config, ConfigError, EnvConfig
+from detent import doctor
+from detent.config import Config, EnvConfig
 from detent.envs import gymnasium as gymnasium_envs
+from detent.errors import ConfigError
 from detent.training import checkpoint
 from detent.training.video import RenderError, choose_gl, record, record_run
 

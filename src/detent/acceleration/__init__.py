@@ -1,1 +1,59 @@
-"""Faster forms of acting and updating; nothing else depends on this room."""
+"""Faster forms of acting and updating: hand-written passes, flat Adam, worker processes.
+
+Used where every module of a run has a fast form; `missing_form` names the first one that has none. Removable: nothing
+below `training` imports this room, and training works without it.
+"""
+
+from __future__ import annotations
+
+from detent.acceleration.collector import AcceleratedCollector
+from detent.acceleration.likelihoods import LIKELIHOODS, LOSS_GRADIENTS
+from detent.acceleration.manual_backprop import has_hooks, unfusable
+from detent.acceleration.update import AcceleratedCriticRegression, AcceleratedMinibatchUpdate
+from detent.acceleration.worker_group import supported as processes_supported
+from detent.algorithms.losses import LOSSES, make_policy_loss
+from detent.algorithms.trpo import TRPO
+from detent.algorithms.update_rule import UPDATE_RULES, UpdateRule, algorithm_plugin
+from detent.config import Config
+from detent.envs import VectorEnv
+from detent.models.critics.scalar import ScalarCritic
+from detent.models.networks.encoders import NatureEncoder
+from detent.models.policy import Policy
+
+__all__ = ["make_collector", "make_update_rule", "missing_form", "processes_supported"]
+
+
+def missing_form(policy: Policy, config: Config) -> str | None:
+    """Return what of a run has no fast form, in words; None where everything has."""
+    if type(policy) is not Policy:
+        return f"the policy {type(policy).__name__}"
+    algorithm = algorithm_plugin(config)
+    if algorithm.registry is LOSSES and LOSSES.get(config.algo) not in LOSS_GRADIENTS:
+        return f"the loss '{config.algo}'"
+    if algorithm.registry is UPDATE_RULES and UPDATE_RULES.get(config.algo) is not TRPO:
+        return f"the update rule '{config.algo}'"
+    if type(policy.head) not in LIKELIHOODS:
+        return f"the head {type(policy.head).__name__}"
+    if type(policy.critic_head) is not ScalarCritic:
+        return f"the critic {type(policy.critic_head).__name__}"
+    if type(policy.encoder) is not NatureEncoder:
+        return f"the encoder {type(policy.encoder).__name__}"
+    for name in ("actor", "critic"):
+        module = unfusable(getattr(policy, name))
+        if module is not None:
+            return f"the {name}'s {module}"
+    for name in ("head", "critic_head", "encoder", "normalizer"):
+        if has_hooks(getattr(policy, name)):
+            return f"the {name}, which has hooks,"
+    return None
+
+
+def make_update_rule(policy: Policy, config: Config) -> UpdateRule:
+    if algorithm_plugin(config).registry is UPDATE_RULES:
+        return TRPO(policy, config, AcceleratedCriticRegression(policy, config.update))
+    return AcceleratedMinibatchUpdate(policy, make_policy_loss(config), config.update)
+
+
+def make_collector(policy: Policy, envs: VectorEnv, config: Config) -> AcceleratedCollector:
+    """Make a collector with as many processes as the update has, where the environments can be divided."""
+    return AcceleratedCollector(policy, envs, config, config.update.processes if hasattr(envs, "part") else 1)

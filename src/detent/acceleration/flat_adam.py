@@ -5,66 +5,69 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from detent.acceleration.worker_group import Team, shared_zeros
-from detent.algorithms.gradient_variance import GradientSpread
+from detent.acceleration.worker_group import WorkerGroup, shared_zeros
+from detent.algorithms.flat import attach, attach_gradient
+from detent.algorithms.gradient_variance import GradientVariance, Group
 from detent.config import UpdateConfig
 
 
 class FlatAdam:
     """Adam on one flat parameter, of which the module's parameters become views.
 
-    Clipping, the step and gradient statistics are then one operation each, whatever the number of layers. In a team
+    Clipping, the step and gradient statistics are then one operation each, whatever the number of layers. In a group
     every process has a gradient of its own, of its part of the minibatch, and steps its part of the parameters. The
-    first `watched` numbers are those whose gradient `GradientSpread` looks at: the actor's.
+    first `watched` numbers are those whose gradient `GradientVariance` looks at: the actor's.
     """
 
-    def __init__(self, module: nn.Module, config: UpdateConfig, watched: int = 0, team: Team | None = None) -> None:
-        self.team = team or Team(1)
+    def __init__(
+        self, module: nn.Module, config: UpdateConfig, watched: int = 0, group: WorkerGroup | None = None
+    ) -> None:
+        self.group: Group = group or WorkerGroup(1)
         self._parameters = list(module.parameters())
         self._config, self.watched = config, watched
         self.learning_rate = config.learning_rate
         like = torch.cat([p.detach().flatten() for p in self._parameters])
         self.flat, self._exp_avg, self._exp_avg_sq = (self._buffer(like) for _ in range(3))
         self.flat.copy_(like)
-        self._gradients = [self._buffer(like) for _ in range(self.team.size)]
+        self._gradients = [self._buffer(like) for _ in range(self.group.size)]
         # One count for each process; they are always equal.
-        self._steps = [self._buffer(like.new_zeros((), dtype=torch.float32)) for _ in range(self.team.size)]
+        self._steps = [self._buffer(like.new_zeros((), dtype=torch.float32)) for _ in range(self.group.size)]
         attach(self._parameters, self.flat)
         self.bind()
 
     def _buffer(self, like: Tensor) -> Tensor:
-        return shared_zeros(like.shape, like.dtype) if self.team.size > 1 else torch.zeros_like(like)
+        return shared_zeros(like.shape, like.dtype) if self.group.size > 1 else torch.zeros_like(like)
 
     @property
     def gradient(self) -> Tensor:
         """This process's gradient, until `step` makes number 0's the sum of all."""
-        return self._gradients[self.team.rank]
+        return self._gradients[self.group.rank]
 
     def bind(self) -> None:
         """Make the parameters' gradients views of this process's `gradient`, and find its part of everything."""
         attach_gradient(self._parameters, self.gradient)
-        part = self.team.share(len(self.flat))
+        part = self.group.shard(len(self.flat))
         everything = (self.flat, self._exp_avg, self._exp_avg_sq, *self._gradients)
         self._part, self._part_avg, self._part_sq, *self._part_gradients = (vector[part] for vector in everything)
         self._watched, self._others = self._part_gradients[0].tensor_split([max(0, self.watched - part.start)])
 
-    def new_spread(self) -> GradientSpread:
-        return GradientSpread(self._watched, self.watched, self.team)
+    def gradient_variance(self) -> GradientVariance | None:
+        return GradientVariance(self._watched, self.watched, self.group) if self.watched else None
 
-    def step(self, spread: GradientSpread | None = None) -> Tensor:
+    def step(self, variance: GradientVariance | None = None) -> Tensor:
         """Descend along the gradient that is there; the norm of all of it before clipping."""
-        team, config = self.team, self._config
-        team.meet()
+        group, config = self.group, self._config
+        group.barrier()
         gradient, *others = self._part_gradients
         for other in others:
             gradient.add_(other)
-        squares = team.sum(torch.stack([self._watched.dot(self._watched), self._others.dot(self._others)]))
+        squares = group.sum(torch.stack([self._watched.dot(self._watched), self._others.dot(self._others)]))
         norm = squares.sum().sqrt_()
-        if spread is not None:
-            spread.add(self._watched, squares[0])
+        if variance is not None:
+            variance.add(self._watched, squares[0])
         if config.max_grad_norm > 0:
             gradient.mul_((config.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
-        step = self._steps[team.rank].add_(1)
+        step = self._steps[group.rank].add_(1)
         # What torch.optim.Adam(fused=True) calls, without its preparations for many parameters.
         torch._fused_adam_(
             [self._part],
@@ -81,7 +84,7 @@ class FlatAdam:
             amsgrad=False,
             maximize=False,
         )
-        team.meet()
+        group.barrier()
         return norm
 
     def state(self) -> dict[str, Tensor]:
@@ -94,21 +97,3 @@ class FlatAdam:
         self._exp_avg_sq.copy_(state["exp_avg_sq"])
         for steps in self._steps:
             steps.copy_(state["step"])
-
-
-def views(flat: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
-    """A vector `[P]` as tensors of the parameters' shapes."""
-    pieces = flat.split([parameter.numel() for parameter in parameters])
-    return [piece.view_as(parameter) for piece, parameter in zip(pieces, parameters, strict=True)]
-
-
-def attach(parameters: list[nn.Parameter], flat: Tensor) -> None:
-    """Make `parameters` views of `flat` `[P]`."""
-    for parameter, view in zip(parameters, views(flat, parameters), strict=True):
-        parameter.data = view
-
-
-def attach_gradient(parameters: list[nn.Parameter], gradient: Tensor) -> None:
-    """Make the gradients of `parameters` views of `gradient` `[P]`."""
-    for parameter, view in zip(parameters, views(gradient, parameters), strict=True):
-        parameter.grad = view

@@ -1,8 +1,8 @@
-"""Forward and backward passes of the networks, written out.
+"""Forward and backward passes of the networks, written by hand.
 
 Autograd zeroes the gradient and adds to it where writing would do, and records every small operation. Here each
-gradient is written once, straight into the parameter's `grad`. `tests/test_backprop.py` compares every pass with
-autograd.
+gradient is written once, straight into the parameter's `grad`.
+`tests/acceleration/test_manual_backprop.py` compares every pass with autograd.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from detent.models.networks.trunks import Block, RegularizedNetwork, Tanh
+from detent.models.networks.trunks import MLP, Block, RegularizedNetwork, Tanh
 
 _aten = torch.ops.aten
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Pass(Protocol):
@@ -103,7 +104,7 @@ class LayerNormPass:
 
 class BlockPass:
     def __init__(self, block: Block) -> None:
-        self._change = Chain([*passes(block.norm), *passes(block.expand), ReLUPass(), *passes(block.contract)])
+        self._change = FusedChain([*passes(block.norm), *passes(block.expand), ReLUPass(), *passes(block.contract)])
         self._residual = block.residual
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -115,8 +116,8 @@ class BlockPass:
         return moved.add_(gradient) if self._residual else moved
 
 
-class Chain:
-    """Passes one after the other."""
+class FusedChain:
+    """Passes one after the other: a whole network without the overhead of modules and autograd."""
 
     def __init__(self, parts: list[Pass]) -> None:
         self._parts = parts
@@ -132,33 +133,53 @@ class Chain:
         return gradient
 
 
-def written_out(network: nn.Module, input_gradient: bool = False) -> Chain:
-    """The passes of a whole network, whose parameters must have a `grad` to write to.
+def fuse(network: nn.Module, input_gradient: bool = False) -> FusedChain:
+    """Return the passes of a whole network, whose parameters must have a `grad` to write to before `backward`.
 
     Only with `input_gradient` does `backward` return the gradient of the network's input.
     """
-    return Chain(passes(network, first=not input_gradient))
+    return FusedChain(passes(network, first=not input_gradient))
 
 
 def passes(module: nn.Module, first: bool = False) -> list[Pass]:
-    match module:
-        case nn.Linear():
-            return [LinearPass(module, first)]
-        case Tanh():
-            return [TanhPass()]
-        case nn.ReLU():
-            return [ReLUPass()]
-        case nn.LayerNorm():
-            return [LayerNormPass(module)]
-        case nn.Identity():
-            return []
-        case Block():
-            return [BlockPass(module)]
-        case RegularizedNetwork():
-            return [*passes(module.projection, first), *passes(module.blocks), *passes(module.norm)]
-        case nn.Sequential():
-            found: list[Pass] = []
-            for part in module:
-                found += passes(part, first and not found)
-            return found
-    raise TypeError(f"{type(module).__name__} has no pass written out in detent.acceleration.manual_backprop")
+    """Return the passes of a module; by exact type, because a subclass may compute something else."""
+    if type(module) is nn.Linear:
+        return [LinearPass(module, first)]
+    if type(module) is Tanh:
+        return [TanhPass()]
+    if type(module) is nn.ReLU:
+        return [ReLUPass()]
+    if type(module) is nn.LayerNorm:
+        return [LayerNormPass(module)]
+    if type(module) is nn.Identity:
+        return []
+    if type(module) is Block:
+        return [BlockPass(module)]
+    if type(module) is RegularizedNetwork:
+        return [*passes(module.projection, first), *passes(module.blocks), *passes(module.norm)]
+    if type(module) in (nn.Sequential, MLP):
+        found: list[Pass] = []
+        for part in module.children():
+            found += passes(part, first and not found)
+        return found
+    raise TypeError(f"{type(module).__name__} has no hand-written pass")
+
+
+def has_hooks(network: nn.Module) -> bool:
+    """Whether anybody listens to, or changes, what a module or a part of it computes."""
+    return any(getattr(module, hooks, None) for module in network.modules() for hooks in _HOOKS)
+
+
+def unfusable(network: nn.Module) -> str | None:
+    """Return which module of a network has no exact hand-written form; None where every one has."""
+    for name, module in network.named_modules():
+        where = f"{type(module).__name__}{f' ({name})' if name else ''}"
+        if any(getattr(module, hooks, None) for hooks in _HOOKS):
+            return f"{where}, which has hooks,"
+        if any(not parameter.requires_grad for parameter in module.parameters(recurse=False)):
+            return f"{where}, which has frozen parameters,"
+    try:
+        passes(network)
+    except TypeError as error:
+        return str(error).partition(" has ")[0]
+    return None

@@ -1,9 +1,9 @@
 """Processes that share the work of a rollout or an update, each on one core.
 
-Threads inside each operation (OpenMP) meet some hundred times per minibatch. If they sleep between meetings a second
+Threads inside each operation (OpenMP) synchronize some hundred times per minibatch. If they sleep in between, a second
 core gains nothing, and if they spin they crawl as soon as another job shares the machine. Threads of Python hand the
-interpreter lock back and forth as often. Processes that each do their own part of a minibatch meet three times, and
-those that each have their own environments at the ends of a rollout.
+interpreter lock back and forth as often. Processes that each do their own shard of a minibatch have three
+barriers, and those that each have their own environments one at each end of a rollout.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import struct
 import sys
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeAlias, TypeVar
 
@@ -31,13 +32,15 @@ Pairs: TypeAlias = dict[tuple[int, int], tuple[socket.socket, socket.socket]]
 Value = TypeVar("Value")
 
 _SPIN_SECONDS = 2e-4
-"""How long a meeting is awaited awake, which saves the wake-up of a core where the others are nearly there."""
+"""How long a barrier is awaited awake, which saves the wake-up of a core where the others are nearly there."""
 _BOARD = 4096
-"""Numbers that `Team.sum` can add up at once."""
+"""Numbers that `WorkerGroup.sum` can add up at once."""
 _PR_SET_PDEATHSIG = 1
 """Linux: the signal that a process gets when its parent dies."""
+_SHARED: dict[int, weakref.ref[mmap.mmap]] = {}
+"""Where shared memory begins, while it is in use."""
 _LENGTH = struct.Struct("!Q")
-"""What `Team.gather` sends before each message."""
+"""What `WorkerGroup.gather` sends before each message."""
 
 
 def supported() -> bool:
@@ -48,8 +51,16 @@ def supported() -> bool:
 def shared_zeros(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
     """A CPU tensor of zeros in memory that processes forked later share."""
     count = torch.Size(shape).numel()
-    memory = mmap.mmap(-1, count * dtype.itemsize)
-    return torch.frombuffer(memory, dtype=dtype, count=count).view(torch.Size(shape))
+    memory = mmap.mmap(-1, max(1, count * dtype.itemsize))
+    tensor = torch.frombuffer(memory, dtype=dtype, count=count).view(torch.Size(shape))
+    _SHARED[tensor.untyped_storage().data_ptr()] = weakref.ref(memory)
+    return tensor
+
+
+def is_shared(tensor: Tensor) -> bool:
+    """Whether a tensor is in memory of `shared_zeros`."""
+    memory = _SHARED.get(tensor.untyped_storage().data_ptr())
+    return memory is not None and memory() is not None
 
 
 def shared_copy(tensor: Tensor) -> Tensor:
@@ -57,7 +68,7 @@ def shared_copy(tensor: Tensor) -> Tensor:
     return shared_zeros(tensor.shape, tensor.dtype).copy_(tensor)
 
 
-class Team:
+class WorkerGroup:
     """`size` processes doing the same work, of which this is number `rank`; number 0 is the one that started it."""
 
     def __init__(self, size: int, name: str = "update") -> None:
@@ -69,18 +80,18 @@ class Team:
         self._links: dict[int, socket.socket] = {}
         self._pids: dict[int, int] = {}
 
-    def share(self, total: int, rank: int | None = None) -> slice:
+    def shard(self, total: int, rank: int | None = None) -> slice:
         """The part of `total` things that is this process's, or that of number `rank`."""
         rank = self.rank if rank is None else rank
         return slice(total * rank // self.size, total * (rank + 1) // self.size)
 
-    def on_own_core(self) -> contextlib.AbstractContextManager[None]:
+    def pinned_core(self) -> contextlib.AbstractContextManager[None]:
         """Keeps this process on a core of its own where there is one for each; other cores may be another run's."""
         cores = core_numbers()
         return pinned(cores[self.rank] if 1 < self.size == len(cores) else None)
 
     def start(self, work: Callable[[], object]) -> None:
-        """Fork the others; each meets the first process and does `work`, again and again until that one is gone."""
+        """Fork the others; each waits for the first process and does `work`, again and again until that one is gone."""
         pairs = {(i, j): socket.socketpair() for i in range(self.size) for j in range(i + 1, self.size)}
         sys.stdout.flush()
         sys.stderr.flush()
@@ -115,7 +126,7 @@ class Team:
             self.rank, self._pids = rank, {}
             self._keep_links(pairs)
             while True:
-                self.meet()
+                self.barrier()
                 work()
         except EOFError:
             code = 0
@@ -125,7 +136,7 @@ class Team:
         finally:
             os._exit(code)
 
-    def meet(self) -> None:
+    def barrier(self) -> None:
         """Wait until every process is here."""
         if len(self._links) != self.size - 1:
             raise RuntimeError(f"the {self._name} processes have not been started, or are closed")
@@ -155,14 +166,14 @@ class Team:
             raise self._lost(rank)
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over processes of a few numbers `[n]`, in the order of the processes; a meeting too."""
+        """The sum over processes of a few numbers `[n]`, in the order of the processes; a barrier too."""
         if self.size == 1:
             return values
         # Two boards in turn: nobody writes on one again before all have read it.
         self._turn = 1 - self._turn
         board = self._boards[self._turn, :, : len(values)]
         board[self.rank] = values.numpy()
-        self.meet()
+        self.barrier()
         return torch.from_numpy(board.sum(0)).to(values.dtype)
 
     def gather(self, value: Value) -> list[Value]:

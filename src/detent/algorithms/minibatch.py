@@ -1,132 +1,66 @@
-"""First-order updates: the minibatch loop that runs a loss, and the rule of PPO and SPO that it is for."""
+"""Minibatch updates: the loop of epochs and minibatches, and the rule of PPO and SPO that it is for."""
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Protocol, TypeAlias
 
 import torch
 from torch import Generator, Tensor
 
-from detent.acceleration.flat_adam import FlatAdam
-from detent.acceleration.manual_backprop import written_out
-from detent.acceleration.worker_group import Team, shared_zeros
-from detent.algorithms import (
-    Batch,
-    Metrics,
-    PolicyLoss,
-    normalized_advantages,
-    value_gradient,
-    value_loss,
-)
+from detent.algorithms.gradient_variance import Group
+from detent.algorithms.losses import Metrics, PolicyLoss
+from detent.algorithms.optimizer import AdamOptimizer, Optimizer
 from detent.config import UpdateConfig
-from detent.models.heads import Head
+from detent.models.heads.base import Head
 from detent.models.policy import Policy
+from detent.rollouts.batch import Batch, normalized_advantages
 
-Seen: TypeAlias = dict[str, Tensor]
-"""What the networks said about transitions, by name; the first dimension of everything is B."""
+MinibatchOutputs: TypeAlias = dict[str, Tensor]
+"""What the networks gave for transitions, by name; the first dimension of everything is B."""
 
 
 class Objective(Protocol):
     """What a minibatch loop descends on."""
 
-    def differentiate(self, minibatch: Batch, scale: float) -> Seen:
-        """Write the gradient of `scale` times the loss, summed over transitions, to the parameters' `grad`; called with
-        autograd off."""
+    def compute_gradients(self, minibatch: Batch, scale: float) -> MinibatchOutputs:
+        """Write the gradient of `scale` times the loss, summed over transitions, to the parameters' `grad`."""
         ...
 
-    def report(self, seen: Seen, batch: Batch) -> Metrics:
-        """Scalars, or vectors over action dimensions, that are means over transitions; `batch` has no observations."""
+    def report(self, outputs: MinibatchOutputs, batch: Batch) -> Metrics:
+        """Return scalars, or vectors over action dimensions, that are means over transitions.
+
+        `batch` has no observations.
+        """
         ...
 
 
-class Compiled:
-    """The same objective, differentiated by code that torch.compile makes at the first minibatch of each shape."""
-
-    def __init__(self, objective: Objective) -> None:
-        # Compiled in the process itself: threads that compile would not survive the fork of a team.
-        self.differentiate = torch.compile(objective.differentiate, dynamic=False, options={"compile_threads": 1})
-        self.report = objective.report
-
-
-class FirstOrder:
+class MinibatchUpdate:
     """The update rule of PPO and SPO: minibatch descent on policy loss, value loss and entropy bonus together."""
 
     notes: tuple[str, ...] = ()
 
     def __init__(self, policy: Policy, policy_loss: PolicyLoss, config: UpdateConfig) -> None:
-        """`config.processes` share each minibatch; the others are forked by the first update."""
         self._policy, self._policy_loss, self._config = policy, policy_loss, config
-        self._team = Team(max(1, config.processes))
-        self.optimizer = FlatAdam(policy, config, policy.num_actor_parameters, self._team)
-        images = policy.encoder.has_images
-        self._actor, self._critic = written_out(policy.actor, images), written_out(policy.critic, images)
-        self._objective: Objective = Compiled(self) if config.compile else self
-        self._shared: Batch | None = None
-        self._order = torch.empty(0)
-        self._learning_rate = shared_zeros((1,), torch.float64)
+        watched = [*policy.head.parameters(), *policy.actor.parameters()]
+        self.optimizer = AdamOptimizer(list(policy.parameters()), config, watched)
 
     def update(
-        self, batch: Batch, learning_rate: float, generator: Generator, also: Metrics | None = None
+        self, batch: Batch, learning_rate: float, generator: Generator, extra_scalars: Metrics | None = None
     ) -> dict[str, float]:
-        """What was measured, with the scalars `also`: all of it is read from the device at once."""
-        if self._team.size == 1:
-            self.optimizer.learning_rate = learning_rate
-            return descend(self.optimizer, batch, self._objective, self._config, generator, also)
-        if self._shared is None:
-            self._shared = batch.map(lambda tensor: shared_zeros(tensor.shape, tensor.dtype))
-            self._order = shared_zeros((len(batch),), torch.int64)
-            self._team.start(self._take_part)
-        for there, tensor in zip(self._shared.tensors(), batch.tensors(), strict=True):
-            there.copy_(tensor)
-        self._learning_rate.fill_(learning_rate)
-        self._team.meet()
-        return self._take_part(generator, also)
-
-    def _take_part(self, generator: Generator | None = None, also: Metrics | None = None) -> dict[str, float]:
-        """One update on the shared batch; what every process of the team does. The first one draws the order."""
-        assert self._shared is not None
-        self.optimizer.bind()
-        self.optimizer.learning_rate = self._learning_rate.item()
-        return descend(self.optimizer, self._shared, self._objective, self._config, generator, also, self._order)
-
-    def differentiate(self, minibatch: Batch, scale: float) -> Seen:
-        """What autograd would make of `total_loss`, by the passes and closed forms of networks, head and losses."""
-        encoder, config = self._policy.encoder, self._config
-        # The convolutions are autograd's.
-        with torch.enable_grad() if encoder.has_images else nullcontext():
-            features = self._policy.features(minibatch.observation)
-        inputs = features.detach()
-        outputs, value = self._actor.forward(inputs), self._critic.forward(inputs).squeeze(-1)
-        likelihood = self._policy.head.likelihood(outputs, minibatch.choice)
-        log_ratio = likelihood.log_prob - minibatch.log_prob
-        gradient = likelihood.backward(scale * self._policy_loss.gradient(log_ratio.sum(-1), minibatch.advantages))
-        if config.entropy_coef > 0:
-            gradient += self._entropy_backward(outputs, -scale * config.entropy_coef)
-        for_actor = self._actor.backward(gradient)
-        for_value = value_gradient(value, minibatch.value, minibatch.returns, config.value_clip)
-        for_critic = self._critic.backward((scale * config.value_coef * for_value).unsqueeze(-1))
-        if encoder.has_images:
-            for parameter in encoder.parameters():
-                assert parameter.grad is not None
-                parameter.grad.zero_()
-            torch.autograd.backward(features, for_actor + for_critic)
-        return {"log_ratio": log_ratio, "value": value, "entropy": likelihood.entropy}
-
-    def report(self, seen: Seen, batch: Batch) -> Metrics:
-        return report(self._policy.head, seen, batch, self._policy_loss, self._config)
+        """Run the epochs of one update; return what was measured, all of it read from the device at once."""
+        self.optimizer.learning_rate = learning_rate
+        return run_epochs(self.optimizer, batch, self, self._config, generator, extra_scalars)
 
     @torch.enable_grad()
-    def _entropy_backward(self, outputs: Tensor, weight: float) -> Tensor:
-        """Gradient of the summed entropy in the network's outputs; that in the head's parameters is added to theirs."""
-        head, leaf = self._policy.head, outputs.detach().requires_grad_()
-        entropy = weight * head.entropy(head(leaf)).sum()
-        gradient, *own = torch.autograd.grad(entropy, [leaf, *head.parameters()], materialize_grads=True)
-        for parameter, own_gradient in zip(head.parameters(), own, strict=True):
-            assert parameter.grad is not None
-            parameter.grad.add_(own_gradient)
-        return gradient
+    def compute_gradients(self, minibatch: Batch, scale: float) -> MinibatchOutputs:
+        loss, outputs = total_loss(self._policy, minibatch, self._policy_loss, self._config)
+        self.optimizer.zero_grad()
+        torch.autograd.backward(loss * (scale * len(minibatch)))
+        return {name: output.detach() for name, output in outputs.items()}
+
+    def report(self, outputs: MinibatchOutputs, batch: Batch) -> Metrics:
+        return report(self._policy, outputs, batch, self._policy_loss, self._config)
 
     def state(self) -> dict[str, Tensor]:
         return self.optimizer.state()
@@ -135,113 +69,142 @@ class FirstOrder:
         self.optimizer.load_state(state)
 
     def close(self) -> None:
-        self._team.close()
+        """Do nothing: there is nothing to release."""
+
+
+class CriticRegression:
+    """Minibatch descent on the critic's loss alone, for an update rule whose actor goes another way."""
+
+    def __init__(self, policy: Policy, config: UpdateConfig) -> None:
+        self._policy, self._config = policy, config
+        self.optimizer = AdamOptimizer([*policy.critic.parameters(), *policy.critic_head.parameters()], config)
+
+    def update(
+        self, batch: Batch, learning_rate: float, generator: Generator, extra_scalars: Metrics | None = None
+    ) -> dict[str, float]:
+        self.optimizer.learning_rate = learning_rate
+        return run_epochs(self.optimizer, batch, self, self._config, generator, extra_scalars)
+
+    @torch.enable_grad()
+    def compute_gradients(self, minibatch: Batch, scale: float) -> MinibatchOutputs:
+        outputs = {"critic_outputs": self._policy.critic_outputs(minibatch.observation)}
+        loss = critic_report(self._policy, outputs, minibatch, self._config)["value_loss"]
+        self.optimizer.zero_grad()
+        torch.autograd.backward(loss * (scale * len(minibatch)))
+        return {name: output.detach() for name, output in outputs.items()}
+
+    def report(self, outputs: MinibatchOutputs, batch: Batch) -> Metrics:
+        return critic_report(self._policy, outputs, batch, self._config)
+
+
+def total_loss(
+    policy: Policy, minibatch: Batch, policy_loss: PolicyLoss, config: UpdateConfig
+) -> tuple[Tensor, MinibatchOutputs]:
+    """Return what one minibatch step descends on, and what the networks gave; advantages are taken as they are."""
+    observation = policy.encode(minibatch.observation)
+    params = policy.params(observation)
+    log_ratio = policy.head.log_prob(params, minibatch.choice) - minibatch.log_prob
+    entropy = policy.head.entropy(params)
+    critic_outputs = policy.critic_outputs(observation)
+    surrogate, _ = policy_loss(log_ratio.sum(-1), minibatch.advantages)
+    value_loss = policy.critic_head.loss(critic_outputs, minibatch.returns, minibatch.value, config.value_clip)
+    loss = surrogate + config.value_coef * value_loss - config.entropy_coef * entropy.sum(-1).mean()
+    return loss, {"log_ratio": log_ratio, "entropy": entropy, "critic_outputs": critic_outputs}
 
 
 @torch.no_grad()
-def descend(
-    optimizer: FlatAdam,
+def run_epochs(
+    optimizer: Optimizer,
     batch: Batch,
     objective: Objective,
     config: UpdateConfig,
     generator: Generator | None,
-    also: Metrics | None = None,
+    extra_scalars: Metrics | None = None,
     shared_order: Tensor | None = None,
 ) -> dict[str, float]:
-    """Epochs of minibatch descent; what was measured, averaged over minibatches, and the scalars `also`.
+    """Run epochs of minibatch descent; return metrics averaged over minibatches, and the `extra_scalars`.
 
-    In a team every process runs this with the same batch, and takes its part of every minibatch. What there is to
-    report is worked out once an epoch, from what the minibatches left.
+    In a group every process runs this with the same batch, and takes its shard of every minibatch. Metrics are worked
+    out once an epoch, from what the minibatches left.
     """
-    team = optimizer.team
-    size = len(batch) // config.minibatches
-    mine = team.share(size)
-    rows = mine.stop - mine.start
-    spread = optimizer.new_spread() if config.diagnostics and optimizer.watched else None
+    group = optimizer.group
+    minibatch_size = len(batch) // config.minibatches
+    shard = group.shard(minibatch_size)
+    rows = shard.stop - shard.start
+    variance = optimizer.gradient_variance() if config.diagnostics else None
     epochs: list[Tensor] = []
     while len(epochs) < config.epochs:
-        order = _draw_order(batch, generator, team, shared_order).view(config.minibatches, size)
+        order = _draw_order(batch, generator, group, shared_order).view(config.minibatches, minibatch_size)
         epoch = batch
         if config.normalize_advantages:
             advantages = torch.empty_like(batch.advantages)
             advantages[order] = normalized_advantages(batch.advantages[order])
             epoch = replace(batch, advantages=advantages)
-        my_order = order[:, mine].flatten()
-        seen, norms = [], []
-        for minibatch in epoch.minibatches(my_order, rows):
-            seen.append(objective.differentiate(minibatch, 1 / size))
-            norms.append(optimizer.step(spread))
-        joined = {name: torch.cat([part[name] for part in seen]) for name in seen[0]}
-        metrics = objective.report(joined, replace(epoch, observation={}).select(my_order))
+        shard_order = order[:, shard].flatten()
+        outputs, norms = [], []
+        for minibatch in epoch.minibatches(shard_order, rows):
+            outputs.append(objective.compute_gradients(minibatch, 1 / minibatch_size))
+            norms.append(optimizer.step(variance))
+        joined = {name: torch.cat([part[name] for part in outputs]) for name in outputs[0]}
+        metrics = objective.report(joined, replace(epoch, observation={}).select(shard_order))
         metrics["grad_norm"] = torch.stack(norms).mean()
         means = torch.cat([value.reshape(-1) for value in metrics.values()])
-        epochs.append(team.sum(rows / size * means))
+        epochs.append(group.sum(rows / minibatch_size * means))
         names = _names(metrics)
-        if spread is not None:
-            spread.end_epoch()
+        if variance is not None:
+            variance.end_epoch()
         # The one scalar read of an epoch, and only where somebody asked for the check.
-        if config.target_kl > 0 and epochs[-1][names.index("kl")].item() > config.target_kl:
+        if config.target_kl > 0 and epochs[-1][names.index("approx_kl")].item() > config.target_kl:
             break
-    others = {**(spread.metrics() if spread else {}), **(also or {})}
+    others = {**(variance.metrics() if variance else {}), **(extra_scalars or {})}
     numbers = torch.cat([torch.stack(epochs).mean(0), *(number.reshape(1) for number in others.values())]).tolist()
     return {**dict(zip([*names, *others], numbers, strict=True)), "epochs": float(len(epochs))}
 
 
-def _draw_order(batch: Batch, generator: Generator | None, team: Team, shared_order: Tensor | None) -> Tensor:
-    """A fresh permutation of the batch, the same in every process of the team."""
+def _draw_order(batch: Batch, generator: Generator | None, group: Group, shared_order: Tensor | None) -> Tensor:
+    """Draw a fresh permutation of the batch, the same in every process of the group."""
     if shared_order is None:
         return torch.randperm(len(batch), generator=generator, device=batch.advantages.device)
-    if team.rank == 0:
+    if group.rank == 0:
         shared_order.copy_(torch.randperm(len(batch), generator=generator))
-    team.meet()
+    group.barrier()
     return shared_order
 
 
 def _names(metrics: Metrics) -> list[str]:
-    """A name for each number in `metrics`; those of a vector are `name/0`, `name/1`, ..."""
+    """Return a name for each number in `metrics`; those of a vector are `name/0`, `name/1`, ..."""
     return [
         name if value.dim() == 0 else f"{name}/{i}" for name, value in metrics.items() for i in range(value.numel())
     ]
 
 
-def report(head: Head, seen: Seen, batch: Batch, policy_loss: PolicyLoss, config: UpdateConfig) -> Metrics:
-    """The parts of the loss, and what else there is to tell about the policy."""
-    log_ratio, entropy = seen["log_ratio"], seen["entropy"]
+def report(
+    policy: Policy, outputs: MinibatchOutputs, batch: Batch, policy_loss: PolicyLoss, config: UpdateConfig
+) -> Metrics:
+    """Return the parts of the loss and further scalars about policy and critic."""
+    log_ratio, entropy = outputs["log_ratio"], outputs["entropy"]
     joint = log_ratio.sum(-1)
     surrogate, metrics = policy_loss(joint, batch.advantages)
-    metrics |= {
-        "policy_loss": surrogate,
-        "value_loss": value_loss(seen["value"], batch.value, batch.returns, config.value_clip),
-        "entropy": entropy.sum(-1).mean(),
-        "kl": sampled_kl(joint),
-    }
+    metrics |= {"policy_loss": surrogate, **critic_report(policy, outputs, batch, config)}
+    metrics |= {"entropy": entropy.sum(-1).mean(), "approx_kl": sampled_kl(joint)}
     if config.diagnostics:
-        metrics |= by_dimension(head, seen)
+        metrics |= by_dimension(policy.head, outputs)
     return metrics
 
 
-def by_dimension(head: Head, seen: Seen) -> Metrics:
-    """What is measured for diagnosis only, besides the gradients."""
-    return {"kl_by_dimension": sampled_kl(seen["log_ratio"]), **head.statistics(seen["entropy"])}
+def critic_report(policy: Policy, outputs: MinibatchOutputs, batch: Batch, config: UpdateConfig) -> Metrics:
+    """Return the critic's loss and whatever else its head measures."""
+    critic_outputs = outputs["critic_outputs"]
+    loss = policy.critic_head.loss(critic_outputs, batch.returns, batch.value, config.value_clip)
+    return {"value_loss": loss, **policy.critic_head.statistics(critic_outputs, batch.returns)}
 
 
-def total_loss(
-    policy: Policy, minibatch: Batch, policy_loss: PolicyLoss, config: UpdateConfig
-) -> tuple[Tensor, Metrics]:
-    """What one minibatch step descends on, for autograd; advantages are taken as they are."""
-    observation = policy.encode(minibatch.observation)
-    params = policy.params(observation)
-    seen = {
-        "log_ratio": policy.head.log_prob(params, minibatch.choice) - minibatch.log_prob,
-        "value": policy.value(observation),
-        "entropy": policy.head.entropy(params),
-    }
-    metrics = report(policy.head, seen, minibatch, policy_loss, config)
-    loss = metrics["policy_loss"] + config.value_coef * metrics["value_loss"]
-    return loss - config.entropy_coef * metrics["entropy"], metrics
+def by_dimension(head: Head, outputs: MinibatchOutputs) -> Metrics:
+    """Return what is measured for diagnosis only, besides the gradients."""
+    return {"approx_kl_by_dimension": sampled_kl(outputs["log_ratio"]), **head.statistics(outputs["entropy"])}
 
 
 @torch.no_grad()
 def sampled_kl(log_ratio: Tensor) -> Tensor:
-    """E[r - 1 - log r] over the first dimension: an estimate of KL(old || new) that is never negative (Schulman)."""
+    """Return E[r - 1 - log r] over the first dimension: an estimate of KL(old || new), never negative (Schulman)."""
     return (log_ratio.expm1() - log_ratio).mean(0)

@@ -13,17 +13,14 @@ class PPOLoss:
     """The loss -E[min(r A, clip(r, 1 - eps, 1 + eps) A)]."""
 
     def __init__(self, config: PPOConfig) -> None:
-        self._clip = config.clip
+        self.clip = config.clip
 
     def __call__(self, log_ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
-        ratio, gain, clipped = self._gains(log_ratio, advantages)
-        clip_fraction = ((ratio.detach() - 1).abs() > self._clip).float().mean()
+        ratio, gain, clipped = self.gains(log_ratio, advantages)
+        clip_fraction = ((ratio.detach() - 1).abs() > self.clip).float().mean()
         return -torch.minimum(gain, clipped).mean(), {"clip_fraction": clip_fraction}
 
-    def gradient(self, log_ratio: Tensor, advantages: Tensor) -> Tensor:
-        _, gain, clipped = self._gains(log_ratio, advantages)
-        return torch.where(gain <= clipped, -gain, 0.0)
-
-    def _gains(self, log_ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def gains(self, log_ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the ratio `[B]`, r A and clip(r) A."""
         ratio = log_ratio.exp()
-        return ratio, ratio * advantages, ratio.clamp(1 - self._clip, 1 + self._clip) * advantages
+        return ratio, ratio * advantages, ratio.clamp(1 - self.clip, 1 + self.clip) * advantages

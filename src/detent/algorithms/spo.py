@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from detent.algorithms.losses import Metrics
@@ -16,19 +15,14 @@ class SPOLoss:
     """The loss -E[r A - |A| (r - 1)^2 / (2 eps)], least where r = 1 + eps sign(A)."""
 
     def __init__(self, config: SPOConfig) -> None:
-        self._epsilon = config.epsilon
+        self.epsilon = config.epsilon
 
     def __call__(self, log_ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
-        ratio = _ratio(log_ratio)
-        penalty = 0.5 * advantages.abs() / self._epsilon * (ratio - 1).square()
-        outside = ((ratio.detach() - 1).abs() > self._epsilon).float().mean()
+        ratio = bounded_ratio(log_ratio)
+        penalty = 0.5 * advantages.abs() / self.epsilon * (ratio - 1).square()
+        outside = ((ratio.detach() - 1).abs() > self.epsilon).float().mean()
         return (penalty - ratio * advantages).mean(), {"clip_fraction": outside}
 
-    def gradient(self, log_ratio: Tensor, advantages: Tensor) -> Tensor:
-        ratio = _ratio(log_ratio)
-        slope = ratio * (advantages.abs() / self._epsilon * (ratio - 1) - advantages)
-        return torch.where(log_ratio.abs() <= MAX_LOG_RATIO, slope, 0.0)
 
-
-def _ratio(log_ratio: Tensor) -> Tensor:
+def bounded_ratio(log_ratio: Tensor) -> Tensor:
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()

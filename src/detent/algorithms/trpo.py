@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import functional_call
 
-from detent.acceleration.flat_adam import FlatAdam, attach, attach_gradient, views
-from detent.acceleration.manual_backprop import written_out
-from detent.acceleration.worker_group import Team
-from detent.algorithms import Batch, Metrics, normalized_advantages, value_gradient, value_loss
-from detent.algorithms.gradient_variance import GradientSpread
-from detent.algorithms.minibatch import Seen, descend
-from detent.config import Config, UpdateConfig
+from detent.algorithms.flat import attach, attach_gradient, views
+from detent.algorithms.gradient_variance import GradientVariance
+from detent.algorithms.losses import Metrics
+from detent.algorithms.minibatch import CriticRegression
+from detent.config import Config
 from detent.models.policy import Policy
+from detent.rollouts.batch import Batch, normalized_advantages
 from detent.spec import Observation
 
 _TINY = 1e-30
@@ -88,21 +88,20 @@ class ActorFunction(nn.Module):
         torch.autograd.backward(params, weight * image)
 
 
-class Regression:
-    """What the critic descends on."""
+class StatefulOptimizer(Protocol):
+    def state(self) -> dict[str, Tensor]: ...
+    def load_state(self, state: dict[str, Tensor]) -> None: ...
 
-    def __init__(self, policy: Policy, config: UpdateConfig) -> None:
-        self._policy, self._clip = policy, config.value_clip
-        self._critic = written_out(policy.critic)
 
-    def differentiate(self, minibatch: Batch, scale: float) -> Seen:
-        value = self._critic.forward(self._policy.features(minibatch.observation)).squeeze(-1)
-        gradient = value_gradient(value, minibatch.value, minibatch.returns, self._clip)
-        self._critic.backward((scale * gradient).unsqueeze(-1))
-        return {"value": value}
+class CriticUpdate(Protocol):
+    """Trains the critic on a batch: `CriticRegression`, or a faster form of it."""
 
-    def report(self, seen: Seen, batch: Batch) -> Metrics:
-        return {"value_loss": value_loss(seen["value"], batch.value, batch.returns, self._clip)}
+    @property
+    def optimizer(self) -> StatefulOptimizer: ...
+
+    def update(
+        self, batch: Batch, learning_rate: float, generator: Generator, extra_scalars: Metrics | None = None
+    ) -> dict[str, float]: ...
 
 
 @dataclass(frozen=True)
@@ -114,45 +113,44 @@ class Measure:
     metrics: Metrics
 
 
-class TrustRegion:
+class TRPO:
     """The update rule of TRPO. The critic is trained by minibatch descent of its own."""
 
-    notes = (
+    notes: tuple[str, ...] = (
         "trpo: the actor takes one step on the whole batch per iteration; update.epochs, minibatches, learning_rate, "
         "anneal, weight_decay and max_grad_norm act on the critic alone, value_coef on nothing.",
     )
 
-    def __init__(self, policy: Policy, config: Config) -> None:
+    def __init__(self, policy: Policy, config: Config, critic: CriticUpdate | None = None) -> None:
+        """`critic` trains the critic; by default autograd does."""
         self._policy, self._config, self._update = policy, config.trpo, config.update
         self.actor = ActorFunction(policy)
-        self.critic = FlatAdam(policy.critic, config.update)
-        self.regression = Regression(policy, config.update)
+        self.critic = critic or CriticRegression(policy, config.update)
         # The actor's own parameters come first, those of a shared encoder after them.
         self._watched = self.actor.gradient[: policy.num_actor_parameters]
 
     def update(
-        self, batch: Batch, learning_rate: float, generator: Generator, also: Metrics | None = None
+        self, batch: Batch, learning_rate: float, generator: Generator, extra_scalars: Metrics | None = None
     ) -> dict[str, float]:
         # Gradients of random minibatches tell of its variance; rows of one time lie side by side in the batch.
         batch = batch.select(torch.randperm(len(batch), generator=generator, device=batch.advantages.device))
         advantages = normalized_advantages(batch.advantages) if self._update.normalize_advantages else batch.advantages
         metrics = self._step(batch, advantages)
-        self.critic.learning_rate = learning_rate
-        critic = descend(self.critic, self._encoded(batch), self.regression, self._update, generator, also)
+        critic = self.critic.update(self._encoded(batch), learning_rate, generator, extra_scalars)
         return metrics | {"critic_grad_norm": critic.pop("grad_norm"), **critic}
 
     @torch.no_grad()
     def _encoded(self, batch: Batch) -> Batch:
         """The batch as the critic sees it after the step: through a shared encoder that it cannot move."""
-        if not self._policy.encoder.has_images:
+        if not self._policy.shares_encoder:
             return batch
         pieces = [self._policy.encode(chunk.observation) for chunk, _ in self._chunks(batch, batch.advantages)]
         return replace(batch, observation={key: torch.cat([piece[key] for piece in pieces]) for key in pieces[0]})
 
     def _step(self, batch: Batch, advantages: Tensor) -> dict[str, float]:
         """Move the actor along the natural gradient; where no length will do, not at all."""
-        spread = GradientSpread(self._watched, len(self._watched), Team(1)) if self._update.diagnostics else None
-        gradient, surrogate = self.surrogate_gradient(batch, advantages, spread)
+        variance = GradientVariance(self._watched) if self._update.diagnostics else None
+        gradient, surrogate = self.surrogate_gradient(batch, advantages, variance)
         direction, residual = conjugate_gradient(
             lambda vector: self.fisher_product(batch, vector), gradient, self._config.cg_iterations
         )
@@ -166,7 +164,7 @@ class TrustRegion:
             "line_search_failed": float(fraction == 0),
             "cg_residual": residual.item(),
         }
-        for name, value in (measured.metrics | (spread.metrics() if spread else {})).items():
+        for name, value in (measured.metrics | (variance.metrics() if variance else {})).items():
             if value.dim() == 0:
                 metrics[name] = value.item()
             else:
@@ -174,7 +172,7 @@ class TrustRegion:
         return metrics
 
     def surrogate_gradient(
-        self, batch: Batch, advantages: Tensor, spread: GradientSpread | None = None
+        self, batch: Batch, advantages: Tensor, variance: GradientVariance | None = None
     ) -> tuple[Tensor, float]:
         """Gradient `[P]` of E[r A] at the parameters as they are, minibatch by minibatch, and its value."""
         total = torch.zeros_like(self.actor.gradient)
@@ -189,10 +187,10 @@ class TrustRegion:
                 torch.autograd.backward(gain)
                 surrogate += gain.detach() * size / len(batch)
             total.add_(self.actor.gradient, alpha=size / len(batch))
-            if spread is not None:
-                spread.add(self._watched, self._watched.dot(self._watched))
-        if spread is not None:
-            spread.end_epoch()
+            if variance is not None:
+                variance.add(self._watched, self._watched.dot(self._watched))
+        if variance is not None:
+            variance.end_epoch()
         return total, surrogate.item()
 
     def fisher_product(self, batch: Batch, vector: Tensor) -> Tensor:
@@ -210,8 +208,8 @@ class TrustRegion:
         the search, and the metrics it goes into end the run.
         """
         old = self.actor.flat.detach().clone()
-        for i in range(self._config.backtracks):
-            fraction = self._config.shrink**i
+        for i in range(self._config.max_backtracks):
+            fraction = self._config.backtrack_coef**i
             self.actor.flat.copy_(old + fraction * full_step)
             measured = self.measure(batch, advantages, old)
             if not (math.isfinite(measured.kl) and math.isfinite(measured.surrogate)):
@@ -252,10 +250,10 @@ class TrustRegion:
             yield batch.select(piece), advantages[piece]
 
     def state(self) -> dict[str, Tensor]:
-        return self.critic.state()
+        return self.critic.optimizer.state()
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        self.critic.load_state(state)
+        self.critic.optimizer.load_state(state)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is nothing to release."""

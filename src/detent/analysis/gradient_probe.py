@@ -11,16 +11,19 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from detent.algorithms import Batch, Metrics, normalized_advantages
 from detent.algorithms.gradient_variance import signal_to_noise, trace_of_covariance
-from detent.config import Config, ConfigError
+from detent.algorithms.losses import Metrics
+from detent.config import Config
+from detent.config.io import read_run_config
 from detent.envs import VectorEnv, make_envs
+from detent.errors import ConfigError
+from detent.models import checkpoints
 from detent.models.normalize import RewardScaler
 from detent.models.policy import Policy
-from detent.rollouts.prepare import make_batch
+from detent.rollouts.batch import Batch, normalized_advantages
 from detent.rollouts.rollout import Rollout, allocate, checksum, collect, require_finite
-from detent.seeding import derive
-from detent.training import checkpoint
+from detent.seeding import derive_seed
+from detent.training.plugins import require_trust
 
 BLOCKS = 16
 STUDENT_T = 2.131
@@ -96,13 +99,16 @@ def gradient_statistics(squares: Tensor, total: Tensor, count: int) -> Metrics:
     }
 
 
-def probe_run(run: Path, which: str = "latest", rollouts: int = 4, seed: int = 0, threads: int = 0) -> dict[str, Any]:
+def probe_run(
+    run: Path, which: str = "latest", rollouts: int = 4, seed: int = 0, threads: int = 0, trust: bool = False
+) -> dict[str, Any]:
     """What `detent diagnose` reports of checkpoint `which`; the run is only read. `threads` 0: as many as it had."""
     if rollouts < 1:
         raise ConfigError(f"--rollouts is {rollouts}; it must be at least 1")
     if threads < 0:
         raise ConfigError(f"--threads is {threads}; it must not be negative (0: as many as the run had)")
-    policy, state, config = checkpoint.load_policy(run, which)
+    require_trust(read_run_config(run), run, trust)
+    policy, state, config = checkpoints.load_policy(run, which, trust=trust)
     least = -(-BLOCKS // config.update.minibatches)
     if rollouts < least:
         raise ConfigError(
@@ -111,9 +117,9 @@ def probe_run(run: Path, which: str = "latest", rollouts: int = 4, seed: int = 0
         )
     threads = threads or config.threads
     torch.set_num_threads(threads)
-    trainer = checkpoint.load_tensors(checkpoint.directory(run, state.step), "trainer")
+    trainer = checkpoints.load_tensors(checkpoints.directory(run, state.step), "trainer")
     scaler = RewardScaler(config.env.num_envs, config.advantage.gamma, config.normalize.clip)
-    scaler.load_state_dict(checkpoint.under("reward/", trainer))
+    scaler.load_state_dict(checkpoints.under("reward/", trainer))
     envs = make_envs(config.task, config.env, config.env.num_envs, threads)
     try:
         measured = probe(policy, envs, scaler, config, rollouts, seed)
@@ -139,7 +145,7 @@ def probe(
         reward = rollout.reward.to(policy.device)
         if config.normalize.reward:
             reward = scaler.scale(reward)
-        batch = make_batch(policy, rollout, reward, config.advantage)
+        batch = Batch.from_rollout(policy, rollout, reward, config.advantage)
         order = torch.randperm(len(batch), generator=generator, device=policy.device)
         for minibatch in batch.minibatches(order, size):
             gradient, metrics = policy_gradient(policy, minibatch, config.update.normalize_advantages)
@@ -167,8 +173,8 @@ def fresh_rollouts(
     """
     rollout: Rollout | None = None
     for i in range(count):
-        generator = Generator(policy.device).manual_seed(derive(seed, "probe", i))
-        observation = envs.reset(derive(seed, "probe", i, "envs"))
+        generator = Generator(policy.device).manual_seed(derive_seed(seed, "probe", i))
+        observation = envs.reset(derive_seed(seed, "probe", i, "envs"))
         rollout = rollout or allocate(policy, observation, steps)
         collect(policy, envs, observation, rollout, generator)
         yield rollout, generator

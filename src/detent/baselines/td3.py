@@ -22,16 +22,18 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor
 
-from detent.config import Config, ConfigError
+from detent.config import Config
+from detent.config.io import read_run_config
 from detent.envs import Episode, VectorEnv, make_envs
+from detent.errors import ConfigError
+from detent.models.checkpoints import Score
 from detent.paper.scores import normalized
 from detent.rollouts.rollout import NonFiniteError
-from detent.seeding import derive
+from detent.seeding import derive_seed
 from detent.spec import EnvSpec
-from detent.training.checkpoint import Score
 from detent.training.evaluate import Evaluator, success_rates
 from detent.training.progress import Reporter
-from detent.training.run_directory import RunLog, read_run_config
+from detent.training.run_directory import RunLog
 from detent.training.signals import StopRequest
 from detent.training.trainer import Hook, Result, Row
 
@@ -129,7 +131,7 @@ class TD3Trainer:
         if config.env.obs != "state":
             raise ConfigError(f"env.obs is {config.env.obs}; TD3 here learns from states only")
         self.envs = make_envs(config.task, config.env, config.env.num_envs, config.threads)
-        self._sb3_envs = SB3Envs(self.envs, derive(config.seed, "envs", 0))
+        self._sb3_envs = SB3Envs(self.envs, derive_seed(config.seed, "envs", 0))
         self._model = _make_model(config, self._sb3_envs)
         self._actor = Actor(self._model.policy, self.envs.spec)
         self._evaluator = Evaluator(config)
@@ -243,7 +245,7 @@ def _make_model(config: Config, envs: SB3Envs) -> TD3:
         target_policy_noise=td3.target_noise,
         target_noise_clip=td3.target_noise_clip,
         policy_kwargs={"net_arch": [td3.width, td3.width]},
-        seed=derive(config.seed, "init") % 2**32,
+        seed=derive_seed(config.seed, "init") % 2**32,
         device=config.device,
     )
     model.set_logger(Logger(None, []))

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from detent.acceleration.worker_group import Team, shared_zeros, supported
+from detent.acceleration.worker_group import WorkerGroup, shared_zeros, supported
 from detent.config import Config
-from detent.envs import make_envs, probe
+from detent.envs import env_spec, make_envs
 from detent.envs.envpool import first_core
 from detent.models.policy import Policy
 
@@ -49,7 +49,7 @@ def flops_of(config: Config) -> dict[str, int]:
 
 def networks_of(config: Config) -> tuple[list[Layer], list[Layer]]:
     """The layers of actor and critic."""
-    policy = Policy(probe(config.task, config.env), config)
+    policy = Policy(env_spec(config.task, config.env), config)
     return layers_of(policy.actor), layers_of(policy.critic)
 
 
@@ -124,10 +124,10 @@ class Limit:
                 divisible=config.env.backend == "envpool" and envs >= config.threads,
             ),
         ]
-        self._team = Team(config.threads if supported() else 1)
+        self._group = WorkerGroup(config.threads if supported() else 1)
         self._kind = shared_zeros((1,), torch.int64)
         self._shares: dict[int, Callable[[], object]] = {}
-        self._team.start(self._take_part)
+        self._group.start(self._work)
         self._whole = [kind.make(lambda total: total) for kind in self._kinds]
 
     @torch.no_grad()
@@ -143,26 +143,26 @@ class Limit:
             torch.set_num_threads(threads)
             ways.append(seconds_of(self._whole[i], kind.times))
         torch.set_num_threads(1)
-        if self._team.size > 1 and kind.divisible:
+        if self._group.size > 1 and kind.divisible:
             self._kind.fill_(i)
-            self._team.meet()
-            ways.append(self._take_part())
+            self._group.barrier()
+            ways.append(self._work())
         return ways
 
-    def _take_part(self) -> float:
+    def _work(self) -> float:
         """This process's share of one kind, and the seconds until all processes had done theirs."""
-        i, team = int(self._kind.item()), self._team
-        with team.on_own_core():
+        i, group = int(self._kind.item()), self._group
+        with group.pinned_core():
             if i not in self._shares:
-                self._shares[i] = self._kinds[i].make(lambda total: len(range(total)[team.share(total)]))
-            team.meet()
+                self._shares[i] = self._kinds[i].make(lambda total: len(range(total)[group.shard(total)]))
+            group.barrier()
             started = time.perf_counter()
             seconds_of(self._shares[i], self._kinds[i].times)
-            team.meet()
+            group.barrier()
             return time.perf_counter() - started
 
     def close(self) -> None:
-        self._team.close()
+        self._group.close()
 
 
 def seconds_of(work: Callable[[], object], times: int) -> float:
@@ -174,7 +174,7 @@ def seconds_of(work: Callable[[], object], times: int) -> float:
 
 def simulator(config: Config, num_envs: int, threads: int) -> Callable[[], object]:
     """One step of environments with random actions: EnvPool itself where it has the task, or our adapter."""
-    action = probe(config.task, config.env).action
+    action = env_spec(config.task, config.env).action
     low, high = np.asarray(action.low), np.asarray(action.high)
     actions = np.random.default_rng(0).uniform(low, high, (64, num_envs, len(low)))
     turn = iter(range(10**12))

@@ -19,8 +19,8 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from torch import nn
 
 from detent.config import Config
-from detent.envs import probe
-from detent.models.networks.trunks import make_trunk
+from detent.envs import env_spec
+from detent.models.networks import make_trunk
 from detent.spec import bin_positions
 
 
@@ -44,7 +44,9 @@ class CustomNetworks(ActorCriticPolicy):
         super().__init__(*arguments, **options)
 
     def _build_mlp_extractor(self) -> None:
-        actor, critic = (make_trunk(self.features_dim, part) for part in (self._config.actor, self._config.critic))
+        config = self._config
+        actor = make_trunk(self.features_dim, config.actor, "actor")
+        critic = make_trunk(self.features_dim, config.critic, "critic")
         self.mlp_extractor = MlpExtractor(self.features_dim, [], nn.Tanh)
         self.mlp_extractor.policy_net, self.mlp_extractor.value_net = nn.Sequential(actor), nn.Sequential(critic)
         self.mlp_extractor.latent_dim_pi, self.mlp_extractor.latent_dim_vf = actor.num_features, critic.num_features
@@ -54,7 +56,7 @@ def make_env(config: Config) -> VecEnv:
     """Environments one after the other in this process, with running normalization."""
     wrapper: dict[str, Any] = {}
     if config.head.kind == "categorical":
-        positions = bin_positions(probe(config.task, config.env).action, config.head.bins)
+        positions = bin_positions(env_spec(config.task, config.env).action, config.head.bins)
         wrapper = {"wrapper_class": Bins, "wrapper_kwargs": {"positions": positions}}
     envs = make_vec_env(
         config.task, n_envs=config.env.num_envs, seed=config.seed, env_kwargs=config.env.kwargs, **wrapper

@@ -8,13 +8,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from detent.bench.slices import Spread
+from detent.bench.slices import Timing
 
 PARTS = ("simulate", "act", "prepare", "forward and backward", "optimizer", "diagnostics", "other")
 
 
 def shown(measured: Mapping[str, Any], spec: str) -> str:
-    return format(Spread(measured["median"], measured["low"], measured["high"], tuple(measured["rounds"])), spec)
+    return format(Timing(measured["median"], measured["low"], measured["high"], tuple(measured["rounds"])), spec)
 
 
 def print_report(report: Mapping[str, Any]) -> None:
@@ -23,8 +23,8 @@ def print_report(report: Mapping[str, Any]) -> None:
         print_table(report, console)
     for case in report.get("cases", ()):
         print_case(case, console)
-    for case in report.get("company", ()):
-        print_company(case, console)
+    for case in report.get("under_load", ()):
+        print_under_load(case, console)
     machine = report["machine"]
     console.print(f"{machine['cores']} cores, {machine['system']}; median (lowest to highest) of {report['repeats']}")
 
@@ -80,12 +80,12 @@ def print_case(case: Mapping[str, Any], console: Console) -> None:
     console.print(how(case) + "\n")
 
 
-def print_company(case: Mapping[str, Any], console: Console) -> None:
+def print_under_load(case: Mapping[str, Any], console: Console) -> None:
     rows = _table(_title(case), "", "steps per second", "against quiet")
     speeds = case["steps_per_second"]
     rows.add_row("alone", shown(speeds["quiet"], ".0f"), "")
     rows.add_row(
-        "beside a burning core", shown(speeds["beside a burning core"], ".0f"), shown(case["kept_in_company"], ".2f")
+        "beside a busy core", shown(speeds["beside a busy core"], ".0f"), shown(case["kept_under_load"], ".2f")
     )
     rows.add_row(
         f"{case['threads']} one-thread runs, summed",

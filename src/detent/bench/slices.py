@@ -46,7 +46,7 @@ def steps_per_second(iteration: Seconds, config: Config) -> float:
 
 
 @dataclass(frozen=True)
-class Spread:
+class Timing:
     """A number measured several times: its median, and the lowest and highest seen."""
 
     median: float
@@ -63,10 +63,10 @@ class Spread:
         return asdict(self)
 
 
-def spread(rounds: Sequence[float]) -> Spread:
-    return Spread(median(rounds), min(rounds), max(rounds), tuple(rounds))
+def timing(rounds: Sequence[float]) -> Timing:
+    return Timing(median(rounds), min(rounds), max(rounds), tuple(rounds))
 
 
-def ratios(ours: Spread, theirs: Spread) -> Spread:
+def ratios(ours: Timing, theirs: Timing) -> Timing:
     """Quotients of what was measured in the same rounds."""
-    return spread([a / b for a, b in zip(ours.rounds, theirs.rounds, strict=True)])
+    return timing([a / b for a, b in zip(ours.rounds, theirs.rounds, strict=True)])

@@ -59,7 +59,7 @@ def main() -> None:
     match order["kind"]:
         case "detent" | "memory":
             prepare_threads()
-            from detent.bench.ours import train_in_slices
+            from detent.bench.detent_runner import train_in_slices
 
             train_in_slices(config, requests, order["kind"] == "memory")
         case "sb3":

@@ -17,7 +17,7 @@ from detent.cli.parsing import parse
 from detent.cli.report import Report
 from detent.cli.study import Study
 from detent.cli.train import Train, parse_train
-from detent.config import ConfigError, nearest
+from detent.errors import ConfigError, nearest
 from detent.threads import prepare_threads
 
 COMMANDS: dict[str, type[Train | Eval | Video | Diagnose | Proposition | Study | Report | Bench | List | Doctor]] = {

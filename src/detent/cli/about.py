@@ -52,6 +52,6 @@ class Doctor:
     """Print one line of JSON."""
 
     def run(self) -> int:
-        from detent.cli import doctor
+        from detent import doctor
 
         return doctor.report(self.json)

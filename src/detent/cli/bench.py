@@ -7,8 +7,8 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from detent.config import ConfigError
 from detent.config.presets import configure
+from detent.errors import ConfigError
 from detent.paper.scores import paper_runtime
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Bench:
     """Measure whole iterations instead of slices of them; much slower."""
     compile: bool = False
     """Measure Detent with --update.compile too; compiling takes some twenty seconds."""
-    company: bool = False
+    under_load: bool = False
     """Instead: Detent beside another busy process, and several one-thread runs side by side."""
     table: Literal["bins", "variants"] | None = None
     """Instead: one of the paper's two runtime tables, for this machine."""
@@ -59,37 +59,37 @@ class Bench:
         return 0
 
     def measure(self) -> dict[str, Any]:
-        from detent.bench import contest
+        from detent.bench import cases
         from detent.training import run
 
         if self.repeats < 1:
             raise ConfigError(f"--repeats is {self.repeats}; it must be at least 1")
         if self.threads < 0:
             raise ConfigError(f"--threads is {self.threads}; it must not be negative (0: all cores)")
-        chosen = [f"--{name}" for name in ("table", "company", "compile") if getattr(self, name)]
+        chosen = [f"--{name.replace('_', '-')}" for name in ("table", "under_load", "compile") if getattr(self, name)]
         if len(chosen) > 1:
             raise ConfigError(f"{' and '.join(chosen)} are different measurements; leave all but one out")
         report: dict[str, Any] = {"machine": run.hardware(), "repeats": self.repeats}
         if self.table:
-            return report | contest.run_table(self.table, self.rows(self.table), self.repeats, self.full, say)
+            return report | cases.run_table(self.table, self.rows(self.table), self.repeats, self.full, say)
         if self.compile:
             # Where it cannot be had, before anything is measured.
             for case in self.cases():
                 self.config(*case, {"update.compile": True})
         configs = [self.config(*case) for case in self.cases()]
-        report["company" if self.company else "cases"] = found = []
+        report["under_load" if self.under_load else "cases"] = found = []
         for config in configs:
             say(f"{config.variant} on {config.task}, {config.preset} ...")
-            if self.company:
-                found.append(contest.run_company(config, self.repeats, self.full))
+            if self.under_load:
+                found.append(cases.run_under_load(config, self.repeats, self.full))
             else:
-                found.append(contest.run_case(config, self.repeats, self.full, self.compile))
+                found.append(cases.run_case(config, self.repeats, self.full, self.compile))
         return report
 
     def cases(self) -> list[tuple[str, str, str]]:
         if self.task or self.variant or self.preset:
             return [(self.task or "HalfCheetah-v4", self.variant or "rn-d", self.preset or "paper")]
-        return [CASES[1]] if self.company else list(CASES)
+        return [CASES[1]] if self.under_load else list(CASES)
 
     def rows(self, name: str) -> dict[str, list[Config]]:
         """The configurations of a table's rows, one for each task."""

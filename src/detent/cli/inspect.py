@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from detent.config import ConfigError
+from detent.errors import ConfigError
 from detent.threads import usable_cores
 
 if TYPE_CHECKING:
@@ -33,16 +33,20 @@ class Eval:
     """Seed of environments and sampling."""
     threads: int = 0
     """CPU threads; 0: all cores."""
+    trust: bool = False
+    """Import the modules that the run's files name; it runs their code."""
     json: bool = False
     """Print one line of JSON."""
 
     def run(self) -> int:
         import torch
 
+        from detent.config.io import read_run_config
         from detent.envs import make_eval_envs
+        from detent.models.checkpoints import load_policy
         from detent.paper.scores import paper_score, paper_task
-        from detent.training.checkpoint import load_policy
         from detent.training.evaluate import evaluate
+        from detent.training.plugins import require_trust
 
         for name in ("episodes", "envs"):
             if getattr(self, name) < 1:
@@ -51,7 +55,8 @@ class Eval:
             raise ConfigError(f"--threads is {self.threads}; it must not be negative (0: all cores)")
         threads = self.threads or usable_cores()
         torch.set_num_threads(threads)
-        policy, state, config = load_policy(self.run_directory, self.checkpoint)
+        require_trust(read_run_config(self.run_directory), self.run_directory, self.trust)
+        policy, state, config = load_policy(self.run_directory, self.checkpoint, trust=self.trust)
         # What was trained with EnvPool plays in Gymnasium where there is no EnvPool, and on the CPU what had a GPU.
         others: dict[str, Literal["auto", "physx_cpu"]] = {"envpool": "auto", "physx_cuda": "physx_cpu"}
         env_config = replace(config.env, backend=others.get(config.env.backend, config.env.backend))
@@ -125,7 +130,9 @@ class Video:
     seed: int = 0
     """Seed of the environment."""
     out: Path | None = None
-    """Path of the film without its ending; default RUN/videos/step-<step>."""
+    """Path of the video without its ending; default RUN/videos/step-<step>."""
+    trust: bool = False
+    """Import the modules that the run's files name; it runs their code."""
 
     def run(self) -> int:
         from detent.training.video import record_run
@@ -138,6 +145,7 @@ class Video:
             max_steps=self.max_steps,
             deterministic=not self.stochastic,
             seed=self.seed,
+            trust=self.trust,
         )
         for path in paths:
             print(path)
@@ -158,13 +166,15 @@ class Diagnose:
     """Seed of environments, sampling and minibatches."""
     threads: int = 0
     """CPU threads; 0: as many as the run had."""
+    trust: bool = False
+    """Import the modules that the run's files name; it runs their code."""
     json: bool = False
     """Print one line of JSON."""
 
     def run(self) -> int:
         from detent.analysis.gradient_probe import print_probe, probe_run
 
-        report = probe_run(self.run_directory, self.checkpoint, self.rollouts, self.seed, self.threads)
+        report = probe_run(self.run_directory, self.checkpoint, self.rollouts, self.seed, self.threads, self.trust)
         if self.json:
             print(json.dumps(report))
         else:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, UseAppendAction, arg
 
-from detent.config import ConfigError
+from detent.errors import ConfigError
 
 
 @dataclass(frozen=True)

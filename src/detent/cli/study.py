@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg, subcommand
 
 from detent.cli.train import STOPPED
-from detent.config import ConfigError
+from detent.errors import ConfigError
 from detent.threads import usable_cores
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 from tyro.conf import arg
 
 from detent.cli.parsing import parse
-from detent.config import Config, ConfigError
-from detent.config.io import override, read_toml, to_dict
+from detent.config import Config
+from detent.config.io import override, read_run_config, read_toml, to_dict
 from detent.config.presets import BASELINES, configure, merged
-from detent.training.run_directory import read_run_config
+from detent.errors import ConfigError
 
 STOPPED = 3
 _NAMES = ("task", "preset", "variant", "algo", "scale")
@@ -33,6 +33,8 @@ class Train:
     """Run directory to go on with; --steps (and --schedule-steps) extend a finished one."""
     exact: bool = False
     """With --resume: go back to the last scheduled checkpoint, where resuming is exact to the bit."""
+    trust: bool = False
+    """Import the modules that files of a run name (--resume, --init-from, --config of a run), which runs their code."""
 
     def run(self) -> int:
         from detent.training import run
@@ -47,9 +49,10 @@ class Train:
                 schedule_steps=settings.schedule_steps,
                 exact=self.exact,
                 reporter=reporter,
+                trust=self.trust,
             )
         else:
-            result = run.train(self.settings, out=self.out, reporter=reporter)
+            result = run.train(self.settings, out=self.out, reporter=reporter, trust=self.trust)
         if result.finished:
             baseline = self.settings.algo in BASELINES
             hint = "" if baseline else f" (detent eval {result.path}, detent video {result.path})"
@@ -80,7 +83,13 @@ def parse_train(words: list[str]) -> Train:
         {key: value for key, value in file.items() if key not in _NAMES},
         {"device": chosen.device, "env": {"obs": chosen.env.obs, "backend": chosen.env.backend}},
     )
-    return parse(Train, words, Train(configure(**names, overrides=overrides)))
+    settings = configure(**names, overrides=overrides)
+    if first.config and (first.config.parent / "run.json").exists():
+        from detent.training.plugins import require_trust
+
+        # A configuration that somebody's run wrote, not a file of the user's own.
+        require_trust(settings, first.config, first.trust)
+    return parse(Train, words, Train(settings))
 
 
 def _parse_resume(words: list[str], first: Train) -> Train:

@@ -8,7 +8,6 @@ from detent.config.schema import (
     AdvantageConfig,
     CheckpointConfig,
     Config,
-    ConfigError,
     CriticConfig,
     EncoderConfig,
     EnvConfig,
@@ -21,7 +20,6 @@ from detent.config.schema import (
     TD3Config,
     TRPOConfig,
     UpdateConfig,
-    nearest,
     validate,
 )
 
@@ -30,7 +28,6 @@ __all__ = [
     "AdvantageConfig",
     "CheckpointConfig",
     "Config",
-    "ConfigError",
     "CriticConfig",
     "EncoderConfig",
     "EnvConfig",
@@ -43,6 +40,5 @@ __all__ = [
     "TD3Config",
     "TRPOConfig",
     "UpdateConfig",
-    "nearest",
     "validate",
 ]

@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import tomli_w
 
-from detent.config import Config, ConfigError, nearest
+from detent.config.schema import Config
+from detent.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Section = TypeVar("Section", bound="DataclassInstance")
+
+RENAMED = {"trpo.backtracks": "trpo.max_backtracks", "trpo.shrink": "trpo.backtrack_coef"}
+"""Settings by the names that earlier versions wrote; files with these are read, and run ids still count them."""
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -40,6 +44,9 @@ def override(section: Section, changes: Mapping[str, Any], where: str = "") -> S
     values: dict[str, Any] = {}
     for key, value in changes.items():
         path = f"{where}{key}"
+        if path in RENAMED:
+            path = RENAMED[path]
+            key = path.rpartition(".")[2]
         if key not in hints:
             raise ConfigError(f"unknown setting '{path}'; {nearest(key, hints)}")
         current = getattr(section, key)
@@ -102,3 +109,10 @@ def read_toml(path: Path) -> dict[str, Any]:
 def load_config(path: Path) -> Config:
     """A complete configuration as `save_config` wrote it."""
     return override(Config(), read_toml(path))
+
+
+def read_run_config(run: Path) -> Config:
+    """Read the configuration of the run in directory `run`."""
+    if not (run / "config.toml").exists():
+        raise ConfigError(f"{run} is not a run directory: it has no config.toml")
+    return load_config(run / "config.toml")

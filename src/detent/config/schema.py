@@ -1,4 +1,4 @@
-"""Everything a run can be told, as frozen dataclasses; the sentence under a field is its command-line help.
+"""Every setting of a run, as frozen dataclasses; the sentence under a field is its command-line help.
 
 A `Config` is complete by itself: its defaults are the `paper` preset on Gymnasium tasks with the `rn-d` actor.
 `detent.config.presets.configure` builds one from a task, a preset and a variant; this module knows none of those names.
@@ -6,32 +6,13 @@ A `Config` is complete by itself: its defaults are the `paper` preset on Gymnasi
 
 from __future__ import annotations
 
-import difflib
 import math
-import tomllib
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import tomli_w
-from tyro.conf import Positional, arg
-from tyro.constructors import PrimitiveConstructorSpec
 
-
-class ConfigError(Exception):
-    """A setting, file or space that a run cannot be made from; its text is a sentence for the user.
-
-    No ValueError: tyro would draw its own box around the sentence.
-    """
-
-
-def nearest(word: str, valid: Iterable[str]) -> str:
-    """The end of an error sentence: the valid words, or the nearest few of many."""
-    valid = sorted(valid)
-    close = difflib.get_close_matches(word, valid, n=3, cutoff=0.6)
-    if close:
-        return f"did you mean {' or '.join(close)}?"
-    return f"valid: {', '.join(valid)}"
+from detent.errors import ConfigError
 
 
 def _require(condition: bool, sentence: str) -> None:
@@ -39,46 +20,28 @@ def _require(condition: bool, sentence: str) -> None:
         raise ConfigError(sentence)
 
 
-def _parse_kwargs(words: list[str]) -> dict[str, Any]:
-    """`key=value` words; a value is read as TOML (numbers, true, [lists]) and as plain text where it is not."""
-    out: dict[str, Any] = {}
-    for word in words:
-        key, equals, text = word.partition("=")
-        _require(bool(key and equals), f"env.kwargs takes key=value pairs; found '{word}'")
-        try:
-            out[key] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            out[key] = text
-    return out
-
-
-_KWARGS_ON_COMMAND_LINE = PrimitiveConstructorSpec(
-    nargs="*",
-    metavar="KEY=VALUE",
-    instance_from_str=_parse_kwargs,
-    is_instance=lambda value: isinstance(value, dict),
-    str_from_instance=lambda kwargs: [f"{key}={value}" for key, value in kwargs.items()],
-)
-
-
 @dataclass(frozen=True)
 class EnvConfig:
-    num_envs: Annotated[int, arg(aliases=["--envs"])] = 16
+    num_envs: int = 16
     """Environments stepped side by side."""
-    backend: Literal["auto", "envpool", "gymnasium", "physx_cpu", "physx_cuda"] = "auto"
+    backend: str = "auto"
     """Simulator: `auto` takes EnvPool where it has the task and Gymnasium otherwise; for ManiSkill's tasks physx_cuda
-    where the run has a GPU and physx_cpu otherwise."""
-    obs: Annotated[Literal["state", "rgb", "rgb+state"], arg(aliases=["--obs"])] = "state"
+    where the run has a GPU and physx_cpu otherwise. A plug-in by name or import path."""
+    obs: Literal["state", "rgb", "rgb+state"] = "state"
     """ManiSkill: what the policy sees: the state vector, camera images, or images with robot and goal beside them."""
     partial_resets: bool = True
     """ManiSkill: an episode also ends when the task is solved or has failed; evaluation plays to the time limit."""
     processes: bool = False
     """Gymnasium only: run each environment in a process of its own (for slow environments)."""
-    kwargs: Annotated[dict[str, Any], _KWARGS_ON_COMMAND_LINE] = field(default_factory=dict)
+    kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments for the environment's constructor: --env.kwargs frame_skip=5 healthy_z_range=[0.3,1.0]."""
-    action_low: Annotated[tuple[float, ...], arg(aliases=["--action-low"])] = ()
+    wrappers: tuple[str, ...] = ()
+    """Gymnasium wrappers around each environment, innermost first: --env.wrappers my_package:Wrapper."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of a simulator plug-in."""
+    action_low: tuple[float, ...] = ()
     """Lower action bounds (one for all dimensions, or one each); needed where the space has none."""
-    action_high: Annotated[tuple[float, ...], arg(aliases=["--action-high"])] = ()
+    action_high: tuple[float, ...] = ()
     """Upper action bounds (one for all dimensions, or one each); needed where the space has none."""
 
     def __post_init__(self) -> None:
@@ -87,8 +50,8 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    kind: Literal["rn", "mlp"] = "rn"
-    """`rn`: regularized residual network; `mlp`: plain multi-layer perceptron."""
+    kind: str = "rn"
+    """Trunk: `rn`, the regularized residual network; `mlp`, a plain multi-layer perceptron; or a plug-in."""
     width: int = 256
     """Hidden width (an rn block widens it four times inside)."""
     depth: int = 2
@@ -99,6 +62,8 @@ class NetworkConfig:
     """rn only: LayerNorm before each block and before the head."""
     residual: bool = True
     """rn only: skip connection around each block."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of a trunk plug-in."""
 
     def __post_init__(self) -> None:
         section = type(self).__name__.removesuffix("Config").lower()
@@ -108,21 +73,29 @@ class NetworkConfig:
 
 @dataclass(frozen=True)
 class ActorConfig(NetworkConfig):
-    width: Annotated[int, arg(aliases=["--width"])] = 256
+    width: int = 256
     """Hidden width (an rn block widens it four times inside)."""
 
 
 @dataclass(frozen=True)
 class CriticConfig(NetworkConfig):
-    kind: Literal["rn", "mlp"] = "mlp"
+    kind: str = "mlp"
     width: int = 64
     depth: int = 1
+    head: str = "scalar"
+    """What the critic predicts and how it is trained: `scalar`, regression on the return; or a plug-in."""
+    head_options: dict[str, Any] = field(default_factory=dict)
+    """Options of a critic plug-in."""
 
 
 @dataclass(frozen=True)
 class EncoderConfig:
+    kind: str = "nature"
+    """`nature`: a state vector as it is, images by the convolutional network of DQN; or a plug-in."""
     width: int = 256
     """Images only: features of the convolutional network, and as many of the linear layer for the state beside it."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of an encoder plug-in."""
 
     def __post_init__(self) -> None:
         _require(self.width >= 1, f"encoder.width is {self.width}; it must be at least 1")
@@ -130,10 +103,10 @@ class EncoderConfig:
 
 @dataclass(frozen=True)
 class HeadConfig:
-    kind: Literal["categorical", "gaussian", "loss-swap"] = "categorical"
-    """Action distribution: one softmax over bins per dimension; a diagonal Gaussian; or (the paper's loss-swap) a
-    Gaussian around the expected action of a softmax over bins."""
-    bins: Annotated[int, arg(aliases=["--bins"])] = 41
+    kind: str = "categorical"
+    """Action distribution: `categorical`, a softmax over bins per dimension; `gaussian`, diagonal; `loss-swap`, the
+    paper's Gaussian around the expected action of a softmax over bins; or a plug-in."""
+    bins: int = 41
     """categorical, loss-swap: bins per action dimension, evenly spaced from the lower to the upper bound."""
     mean: Literal["plain", "squashed"] = "plain"
     """gaussian: the mean as the network gives it, or squashed by tanh into the action range."""
@@ -141,6 +114,8 @@ class HeadConfig:
     """gaussian: one learned log standard deviation per dimension, or one the network gives per state."""
     log_std_init: float = 0.0
     """gaussian, loss-swap: initial log standard deviation, in the units of the action."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of a head plug-in: --head.options temperature=0.5."""
 
     def __post_init__(self) -> None:
         _require(self.bins >= 2, f"head.bins is {self.bins}; a categorical head needs at least 2 bins per dimension")
@@ -207,6 +182,11 @@ class UpdateConfig:
     """Stop the epochs of an update when the mean KL of an epoch exceeds this; 0 never stops."""
     diagnostics: bool = True
     """Measure gradient variance, signal-to-noise ratio and KL per action dimension in every update."""
+    engine: Literal["auto", "autograd", "accelerated"] = "auto"
+    """How gradients are computed: `autograd` works with every module; `accelerated` uses hand-written backward passes,
+    one flat Adam and worker processes, which needs a fast form of every module; `auto` takes it where there is one."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of a loss or update-rule plug-in."""
     processes: int = 0
     """Processes that share minibatches of PPO and SPO, and EnvPool's environments; 0: one per thread where it helps."""
     compile: bool = False
@@ -250,9 +230,9 @@ class TRPOConfig:
     """Added to the diagonal of the Fisher matrix."""
     cg_iterations: int = 10
     """Conjugate-gradient iterations per update."""
-    backtracks: int = 10
-    """Step lengths tried, each `shrink` times the one before."""
-    shrink: float = 0.8
+    max_backtracks: int = 10
+    """Step lengths the line search tries, each `backtrack_coef` times the one before."""
+    backtrack_coef: float = 0.8
     """Factor between two step lengths of the line search."""
     chunk: int = 2048
     """States per pass through the network; the memory of an update grows with this, not with the batch."""
@@ -261,9 +241,10 @@ class TRPOConfig:
         for name in ("max_kl", "damping"):
             value = getattr(self, name)
             _require(0 < value < math.inf, f"trpo.{name} is {value}; it must be positive and finite")
-        for name in ("cg_iterations", "backtracks", "chunk"):
+        for name in ("cg_iterations", "max_backtracks", "chunk"):
             _require(getattr(self, name) >= 1, f"trpo.{name} is {getattr(self, name)}; it must be at least 1")
-        _require(0 < self.shrink < 1, f"trpo.shrink is {self.shrink}; it must lie between 0 and 1")
+        coef = self.backtrack_coef
+        _require(0 < coef < 1, f"trpo.backtrack_coef is {coef}; it must lie between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -335,14 +316,15 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class Config:
-    task: Positional[str] = ""
+    task: str = ""
     """Gymnasium id, also `package.module:EnvId-v0` for an environment of your own; or a ManiSkill id."""
     preset: str = "paper"
     """Hyper-parameters to start from: paper, authors or fast."""
     variant: str = "rn-d"
     """Actor: rn-d, rn-c, mlp-d, mlp-c, loss-swap, ...; `detent list variants` tells them all."""
     algo: str = "ppo"
-    """Update rule: ppo, spo or trpo; or td3, the off-policy baseline (with --variant td3)."""
+    """Update rule: ppo, spo or trpo; a loss or update-rule plug-in; or td3, the off-policy baseline (with --variant
+    td3)."""
     scale: Literal["auto", "cpu", "gpu"] = "auto"
     """ManiSkill: `gpu` is the paper's thousands of environments, `cpu` few environments with long rollouts; `auto`
     takes what the machine has."""
@@ -361,7 +343,13 @@ class Config:
     init_from: str = ""
     """Run directory whose best policy (weights and observation statistics) this run starts from."""
     tensorboard: bool = False
-    """Also write TensorBoard event files."""
+    """Also write TensorBoard event files; the same as --log tensorboard."""
+    log: tuple[str, ...] = ()
+    """Loggers beside the run directory's own files: tensorboard, or plug-ins."""
+    log_options: dict[str, Any] = field(default_factory=dict)
+    """Options of logger plug-ins, a table for each by its name."""
+    plugins: tuple[str, ...] = ()
+    """Modules to import first, whose decorators register plug-ins."""
     env: EnvConfig = EnvConfig()
     encoder: EncoderConfig = EncoderConfig()
     actor: ActorConfig = ActorConfig()
@@ -454,10 +442,16 @@ def validate(config: Config) -> None:
         not (config.env.obs == "rgb" and config.normalize.observation),
         "normalize.observation is for state vectors, and with --obs rgb there is none; leave it out, or use rgb+state",
     )
-    try:
-        tomli_w.dumps(config.env.kwargs)
-    except TypeError as error:
-        raise ConfigError(
-            f"env.kwargs {config.env.kwargs} cannot be written to config.toml ({error}); it takes numbers, text, "
-            "booleans, and lists and tables of them"
-        ) from None
+    tables = {
+        f"{name}.options": getattr(config, name).options for name in ("env", "encoder", "actor", "head", "critic")
+    }
+    tables |= {"env.kwargs": config.env.kwargs, "critic.head_options": config.critic.head_options}
+    tables |= {"update.options": config.update.options, "log_options": config.log_options}
+    for name, table in tables.items():
+        try:
+            tomli_w.dumps(table)
+        except TypeError as error:
+            raise ConfigError(
+                f"{name} {table} cannot be written to config.toml ({error}); it takes numbers, text, booleans, and "
+                "lists and tables of them"
+            ) from None

@@ -1,49 +1,87 @@
-"""Simulators behind one interface; `make_envs` chooses and makes them, and imports only what it chose."""
+"""Simulators behind one interface: adapters with one set of semantics, and the choice among them.
+
+Imports config and spec, never networks; each simulator's own package is imported in the one file that needs it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from detent.config import ConfigError, EnvConfig
+from detent.config import EnvConfig
 from detent.config.presets import MANISKILL_BACKENDS, is_maniskill
-from detent.envs.base import Episode, Step, VectorEnv
+from detent.envs.base import DivisibleEnv, EnvFactory, Episode, Simulator, Step, VectorEnv
+from detent.errors import ConfigError
+from detent.registry import Reference, Registry
 from detent.spec import EnvSpec, Observation
 
 if TYPE_CHECKING:
     from gymnasium import Env
 
 __all__ = [
+    "SIMULATORS",
+    "EnvFactory",
     "Episode",
     "Observation",
+    "Simulator",
     "Step",
     "VectorEnv",
     "choose_backend",
+    "divide",
+    "env_spec",
     "make_envs",
     "make_eval_envs",
-    "probe",
-    "split",
+    "make_rendering_env",
+    "simulator_plugin",
 ]
 
-Backend = Literal["envpool", "gymnasium", "physx_cpu", "physx_cuda"]
+FACTORY = "factory"
+"""The backend of environments that a Python callable makes."""
+
+SIMULATORS = Registry(
+    "simulator",
+    "detent.simulators",
+    {
+        "envpool": "detent.envs.envpool:EnvPoolSimulator",
+        "gymnasium": "detent.envs.gymnasium:GymnasiumSimulator",
+        "physx_cpu": "detent.envs.maniskill:ManiSkillOnCPU",
+        "physx_cuda": "detent.envs.maniskill:ManiSkillOnGPU",
+    },
+    base="detent.envs.base:Simulator",
+)
+_OWN = (*SIMULATORS.names()[:2], *MANISKILL_BACKENDS)
 
 
-def choose_backend(task: str, config: EnvConfig, device: str = "auto") -> Backend:
-    """EnvPool where it has the task just as Gymnasium does and nothing asks for Gymnasium; for a ManiSkill task the
-    simulator that goes with the device."""
+def simulator_plugin(config: EnvConfig) -> list[Reference]:
+    """Return the simulator that a configuration names; none where Detent chooses or a callable makes them."""
+    if config.backend in ("auto", FACTORY):
+        return []
+    return [Reference(SIMULATORS, config.backend, "env.backend", config.options, "env.options")]
+
+
+def choose_backend(task: str, config: EnvConfig, device: str = "auto") -> str:
+    """Return the simulator of a task: the one asked for, or EnvPool where it has the task just as Gymnasium does and
+    nothing asks for Gymnasium; for a ManiSkill task the one that goes with the device."""
+    if config.backend not in ("auto", *_OWN):
+        return config.backend
     if is_maniskill(task, config.backend):
         return _choose_physx(task, config, device)
     if config.backend in MANISKILL_BACKENDS:
-        raise ConfigError(f"{task} is no ManiSkill task, and env.backend is {config.backend}; leave it out")
+        raise ConfigError(f"{task} is not a ManiSkill task, and env.backend is {config.backend}; leave it out")
     if config.obs != "state":
         raise ConfigError(f"env.obs is {config.obs}; only ManiSkill's tasks have images, and {task} is none of them")
     from detent.envs import envpool
 
     if config.backend == "auto":
-        return "envpool" if not config.processes and envpool.available(task, config.kwargs) else "gymnasium"
+        plain = not config.processes and not config.wrappers
+        return "envpool" if plain and envpool.available(task, config.kwargs) else "gymnasium"
     if config.backend == "envpool":
-        if config.processes:
-            raise ConfigError("env.processes is for Gymnasium only, EnvPool has threads; leave one of the two out")
+        for name in ("processes", "wrappers"):
+            if getattr(config, name):
+                raise ConfigError(
+                    f"env.{name} is for Gymnasium's environments, and env.backend is envpool; leave one out"
+                )
         if not envpool.installed():
             raise ConfigError("env.backend is envpool, which is not installed: pip install envpool")
         if not envpool.available(task, {}):
@@ -59,9 +97,11 @@ def choose_backend(task: str, config: EnvConfig, device: str = "auto") -> Backen
     return config.backend
 
 
-def _choose_physx(task: str, config: EnvConfig, device: str) -> Backend:
+def _choose_physx(task: str, config: EnvConfig, device: str) -> str:
     if config.processes:
         raise ConfigError("env.processes is for Gymnasium only; ManiSkill always simulates in processes of its own")
+    if config.wrappers:
+        raise ConfigError("env.wrappers is for Gymnasium's environments, not for ManiSkill's; leave it out")
     if config.backend == "auto":
         import torch
 
@@ -75,60 +115,49 @@ def _choose_physx(task: str, config: EnvConfig, device: str) -> Backend:
     return config.backend
 
 
-def make_eval_envs(task: str, config: EnvConfig, num_envs: int, threads: int) -> VectorEnv:
-    """Environments to evaluate in: in as few processes as the simulator allows, every episode played to its end."""
-    return make_envs(task, replace(config, processes=False, partial_resets=False), num_envs, threads)
+def _simulator(task: str, config: EnvConfig, factory: EnvFactory | None) -> Simulator:
+    if factory is not None:
+        from detent.envs.factory import FactorySimulator
 
-
-def make_envs(task: str, config: EnvConfig, num_envs: int, threads: int) -> VectorEnv:
-    """`num_envs` environments (an evaluation may want another number than `config` has); `reset(seed)` starts them."""
+        return FactorySimulator(factory)
+    if config.backend == FACTORY:
+        raise ConfigError(
+            f"the environments of {task} were made by a Python callable; give it again: env=..., in Python"
+        )
     backend = choose_backend(task, config)
-    if backend == "physx_cpu":
-        from detent.envs.maniskill import ManiSkillPool
-
-        return ManiSkillPool(task, num_envs, config, threads)
-    if backend == "physx_cuda":
-        from detent.envs.maniskill import ManiSkillBatch
-
-        return ManiSkillBatch(task, num_envs, config)
-    if backend == "envpool":
-        from detent.envs.envpool import EnvPoolEnvs
-
-        return EnvPoolEnvs(task, num_envs, config, threads)
-    from detent.envs.gymnasium import GymnasiumEnvs
-
-    return GymnasiumEnvs(task, num_envs, config)
+    simulator: Simulator = SIMULATORS.make(backend, options=config.options, setting="env.options")
+    return simulator
 
 
-def split(envs: VectorEnv, parts: list[slice], threads: int) -> list[VectorEnv]:
-    """The same environments in parts that processes of their own may step, with `threads` threads between them; what
-    steps them all together is closed."""
+def make_envs(
+    task: str, config: EnvConfig, num_envs: int, threads: int, factory: EnvFactory | None = None
+) -> VectorEnv:
+    """Make `num_envs` environments, maybe another number than `config` has; `reset(seed)` starts them."""
+    return _simulator(task, config, factory).make(task, config, num_envs, threads)
+
+
+def make_eval_envs(
+    task: str, config: EnvConfig, num_envs: int, threads: int, factory: EnvFactory | None = None
+) -> VectorEnv:
+    """Make environments to evaluate in: in as few processes as possible, every episode played to its end."""
+    return make_envs(task, replace(config, processes=False, partial_resets=False), num_envs, threads, factory)
+
+
+def env_spec(task: str, config: EnvConfig, factory: EnvFactory | None = None) -> EnvSpec:
+    """Return spaces and time limit of a task; what cannot be made or learned from is refused here, before training."""
+    return _simulator(task, config, factory).spec(task, config)
+
+
+def make_rendering_env(task: str, config: EnvConfig) -> Env[Any, Any]:
+    """Make one environment that renders pictures."""
+    return _simulator(task, config, None).make_rendering(task, config)
+
+
+def divide(envs: VectorEnv, parts: Sequence[slice], threads: int) -> list[VectorEnv]:
+    """Divide environments into parts that processes of their own step, with `threads` threads between them; what steps
+    them all together is closed."""
     if len(parts) == 1:
         return [envs]
-    from detent.envs.envpool import EnvPoolEnvs
-
-    assert isinstance(envs, EnvPoolEnvs)
+    assert isinstance(envs, DivisibleEnv)
     envs.close()
     return [envs.part(rows, max(1, threads // len(parts))) for rows in parts]
-
-
-def make_for_film(task: str, config: EnvConfig) -> Env[Any, Any]:
-    """One environment that renders pictures."""
-    if is_maniskill(task, config.backend):
-        from detent.envs.maniskill import make_single
-
-        return make_single(task, config)
-    from detent.envs.gymnasium import make_single as make_gymnasium
-
-    return make_gymnasium(task, config.kwargs, render_mode="rgb_array")
-
-
-def probe(task: str, config: EnvConfig) -> EnvSpec:
-    """Spaces and time limit of a task; what cannot be made or learned from is refused here, before training."""
-    if is_maniskill(task, config.backend):
-        from detent.envs import maniskill
-
-        return maniskill.probe(task, config)
-    envs = make_envs(task, config, 1, 1)
-    envs.close()
-    return envs.spec

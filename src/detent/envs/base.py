@@ -1,13 +1,23 @@
-"""The one way the rest of Detent sees a simulator, whatever its own reset habits are."""
+"""The interfaces of simulators and their environments: one set of semantics whatever a backend's autoreset mode is."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from detent.config import EnvConfig
+from detent.errors import ConfigError
 from detent.spec import EnvSpec, Observation
+
+if TYPE_CHECKING:
+    from gymnasium import Env
+
+EnvFactory = Callable[..., Any]
+"""Makes a Gymnasium environment, or a Gymnasium `VectorEnv` (then it may take `num_envs`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +60,7 @@ class VectorEnv(Protocol):
     num_envs: int
 
     def reset(self, seed: int) -> Observation:
-        """Make every environment anew from `seed`, forgetting everything before; the first observations."""
+        """Make every environment anew from `seed`, forgetting everything before; return the first observations."""
         ...
 
     def step(self, action: Tensor) -> Step:
@@ -58,3 +68,32 @@ class VectorEnv(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class DivisibleEnv(VectorEnv, Protocol):
+    """Environments that worker processes can divide among themselves."""
+
+    def part(self, rows: slice, threads: int) -> VectorEnv:
+        """Return some of these environments, seeded and numbered as here, stepped by `threads` of their own."""
+        ...
+
+
+class Simulator(ABC):
+    """A backend: makes vector environments. A plug-in is made without arguments, or of its `Options`."""
+
+    @abstractmethod
+    def make(self, task: str, config: EnvConfig, num_envs: int, threads: int) -> VectorEnv:
+        """Make `num_envs` environments; `reset(seed)` starts them. What cannot be made is a ConfigError."""
+
+    def spec(self, task: str, config: EnvConfig) -> EnvSpec:
+        """Return spaces and time limit of a task; what cannot be learned from is refused here, before training."""
+        envs = self.make(task, config, 1, 1)
+        try:
+            return envs.spec
+        finally:
+            envs.close()
+
+    def make_rendering(self, task: str, config: EnvConfig) -> Env[Any, Any]:
+        """Make one Gymnasium environment that renders pictures."""
+        raise ConfigError(f"{task} cannot be filmed: {type(self).__name__} renders no pictures")

@@ -8,14 +8,17 @@ import importlib.util
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from detent.config import ConfigError, EnvConfig
-from detent.envs.base import Episode, Step
-from detent.spec import EnvSpec, Observation, action_spec, observation_spec
+from detent.config import EnvConfig
+from detent.envs.base import Episode, Simulator, Step, VectorEnv
+from detent.envs.spaces import action_spec, observation_spec
+from detent.errors import ConfigError
+from detent.spec import EnvSpec, Observation
 from detent.threads import core_numbers
 
 # EnvPool lists more than 1600 ids; these were compared with Gymnasium's tasks of the same name, step by step.
@@ -66,7 +69,7 @@ def available(task: str, kwargs: Mapping[str, Any]) -> bool:
     return set(kwargs) <= known and isinstance(limit, int) and limit >= 1
 
 
-def probe(task: str, config: EnvConfig) -> EnvSpec:
+def env_spec(task: str, config: EnvConfig) -> EnvSpec:
     """Spaces and time limit of a task; no environment is made."""
     import envpool
 
@@ -108,7 +111,7 @@ class EnvPoolEnvs:
         self._task = task
         self._threads = min(num_threads, num_envs)
         self._kwargs = dict(config.kwargs)
-        self.spec = probe(task, config)
+        self.spec = env_spec(task, config)
         self._limit = self.spec.max_episode_steps
         self._low, self._high = np.asarray(self.spec.action.low), np.asarray(self.spec.action.high)
         self._pool: Any = None
@@ -208,3 +211,18 @@ class EnvPoolEnvs:
             )
             for i in rows
         )
+
+
+class EnvPoolSimulator(Simulator):
+    """EnvPool: Gymnasium's MuJoCo tasks simulated by C++ threads."""
+
+    def make(self, task: str, config: EnvConfig, num_envs: int, threads: int) -> VectorEnv:
+        return EnvPoolEnvs(task, num_envs, config, threads)
+
+    def spec(self, task: str, config: EnvConfig) -> EnvSpec:
+        return env_spec(task, config)
+
+    def make_rendering(self, task: str, config: EnvConfig) -> gymnasium.Env[Any, Any]:
+        from detent.envs.gymnasium import make_single
+
+        return make_single(task, config.kwargs, render_mode="rgb_array")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,13 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from numpy.typing import NDArray
 from torch import Tensor
 
-from detent.config import ConfigError, EnvConfig, nearest
-from detent.envs.base import Episode, Step
-from detent.envs.pool import Arrays, Moment, Pool
-from detent.spec import EnvSpec, Observation, ObservationSpec, action_spec, observation_spec
+from detent.config import EnvConfig
+from detent.envs.base import Episode, Simulator, Step, VectorEnv
+from detent.envs.spaces import action_spec, observation_spec
+from detent.envs.workers import Arrays, SingleStep, WorkerPool
+from detent.errors import ConfigError, nearest
+from detent.registry import import_path
+from detent.spec import EnvSpec, Observation, ObservationSpec
 
 
 def find_task(task: str) -> Registration:
@@ -55,20 +58,50 @@ def make_single(
         raise ConfigError(f"{registration.id} cannot be made{given}: {type(error).__name__}: {error}") from error
 
 
-def probe(task: str, config: EnvConfig) -> EnvSpec:
-    """Spaces and time limit of a task, learned from one environment made and closed again."""
-    env = make_single(task, config.kwargs)
+def wrapped(env: gymnasium.Env[Any, Any], wrappers: Sequence[str]) -> gymnasium.Env[Any, Any]:
+    """Wrap an environment in the wrappers that import paths name, the first one innermost."""
+    for path in wrappers:
+        wrapper = import_path(path, "the wrapper")
+        try:
+            env = wrapper(env)
+        except Exception as error:
+            raise ConfigError(f"the wrapper '{path}' cannot be put on: {type(error).__name__}: {error}") from error
+        if not isinstance(env, gymnasium.Env):
+            raise ConfigError(f"the wrapper '{path}' gave {type(env).__name__}, which is not a Gymnasium environment")
+    return env
+
+
+@dataclass(frozen=True)
+class EnvMaker:
+    """Makes one environment of a registered task, also in a worker process, where its module is imported first."""
+
+    task: str
+    kwargs: Mapping[str, Any]
+    wrappers: tuple[str, ...] = ()
+
+    def __call__(self) -> gymnasium.Env[Any, Any]:
+        return wrapped(make_single(self.task, self.kwargs), self.wrappers)
+
+
+def spec_of(env: gymnasium.Env[Any, Any], config: EnvConfig) -> EnvSpec:
+    """Return spaces and time limit of an environment."""
+    return EnvSpec(
+        observation_spec(env.observation_space),
+        action_spec(env.action_space, config.action_low, config.action_high),
+        None if env.spec is None else env.spec.max_episode_steps,
+    )
+
+
+def env_spec(make: Callable[[], gymnasium.Env[Any, Any]], config: EnvConfig) -> EnvSpec:
+    """Return spaces and time limit, learned from one environment made and closed again."""
+    env = make()
     try:
-        return EnvSpec(
-            observation_spec(env.observation_space),
-            action_spec(env.action_space, config.action_low, config.action_high),
-            None if env.spec is None else env.spec.max_episode_steps,
-        )
+        return spec_of(env, config)
     finally:
         env.close()
 
 
-class _Seat(gymnasium.Wrapper[NDArray[np.float32], Any, Any, Any]):
+class _AdaptedEnv(gymnasium.Wrapper[NDArray[np.float32], Any, Any, Any]):
     """One environment in the row: its observation becomes a state vector, its errors name its index.
 
     Its info holds nothing but the finished `Episode` (vectorizing every step's info costs more than a small
@@ -133,45 +166,42 @@ class _Seat(gymnasium.Wrapper[NDArray[np.float32], Any, Any, Any]):
 
 
 @dataclass(frozen=True)
-class _SeatMaker:
-    """Makes one seat."""
+class _AdaptedMaker:
+    """Makes one adapted environment."""
 
-    registration: Registration
-    kwargs: dict[str, Any]
+    make: Callable[[], gymnasium.Env[Any, Any]]
     index: int
     observation: ObservationSpec
 
-    def __call__(self) -> _Seat:
-        return _Seat(make_single(self.registration, self.kwargs), self.index, self.observation)
+    def __call__(self) -> _AdaptedEnv:
+        return _AdaptedEnv(self.make(), self.index, self.observation)
 
 
 @dataclass(frozen=True)
-class _WorkerSeatMaker:
-    """Makes one seat in the worker process it is sent to, where the task's module must be imported first."""
+class _WorkerMaker:
+    """Makes one environment in the worker process it is sent to."""
 
-    task: str
-    maker: _SeatMaker
+    maker: _AdaptedMaker
 
-    def __call__(self) -> _WorkerSeat:
-        find_task(self.task)
-        return _WorkerSeat(self.maker())
+    def __call__(self) -> _WorkerEnv:
+        return _WorkerEnv(self.maker())
 
 
-class _WorkerSeat:
-    """A seat as a pool of workers wants it: the next episode begins in the step that ends one."""
+class _WorkerEnv:
+    """An environment as a pool of workers wants it: the next episode begins in the step that ends one."""
 
-    def __init__(self, seat: _Seat) -> None:
-        self._seat = seat
+    def __init__(self, env: _AdaptedEnv) -> None:
+        self._seat = env
 
     def reset(self, seed: int) -> Arrays:
         return {"state": self._seat.reset(seed=seed)[0]}
 
-    def step(self, action: NDArray[np.float64]) -> Moment:
+    def step(self, action: NDArray[np.float64]) -> SingleStep:
         state, reward, terminated, truncated, info = self._seat.step(action.astype(self._seat.action_space.dtype))
         if not (terminated or truncated):
-            return Moment({"state": state}, reward, False, False)
+            return SingleStep({"state": state}, reward, False, False)
         first, _ = self._seat.reset()
-        return Moment({"state": first}, reward, terminated, truncated, {"state": state}, info["episode"])
+        return SingleStep({"state": first}, reward, terminated, truncated, {"state": state}, info["episode"])
 
     def close(self) -> None:
         self._seat.close()
@@ -186,25 +216,26 @@ class GymnasiumEnvs:
         num_envs: int,
         config: EnvConfig,
         autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
+        make: Callable[[], gymnasium.Env[Any, Any]] | None = None,
     ) -> None:
         """`autoreset_mode` is how environments in this process are reset; it changes nothing but speed: the same step
-        needs no second call where an episode ends."""
-        self.spec = probe(task, config)
+        needs no second call where an episode ends. `make` makes one environment, by default that of `task`."""
+        make = make or EnvMaker(task, config.kwargs, config.wrappers)
+        self.spec = env_spec(make, config)
         self.num_envs = num_envs
         self._task, self._mode = task, autoreset_mode
         self._processes = config.processes
         self._low, self._high = np.asarray(self.spec.action.low), np.asarray(self.spec.action.high)
-        registration = find_task(task)
-        self._makers = [_SeatMaker(registration, config.kwargs, i, self.spec.observation) for i in range(num_envs)]
-        self._envs: SyncVectorEnv[Any, Any] | Pool | None = None
+        self._makers = [_AdaptedMaker(make, i, self.spec.observation) for i in range(num_envs)]
+        self._envs: SyncVectorEnv[Any, Any] | WorkerPool | None = None
 
     def reset(self, seed: int) -> Observation:
         self.close()
         # Not seed + i: neighbouring run seeds would share all environments but one.
         seeds = np.random.SeedSequence(seed).generate_state(self.num_envs).tolist()
         if self._processes:
-            makers = [_WorkerSeatMaker(self._task, maker) for maker in self._makers]
-            self._envs = Pool(self._task, makers, self.num_envs, self.spec, (__name__,))
+            makers = [_WorkerMaker(maker) for maker in self._makers]
+            self._envs = WorkerPool(self._task, makers, self.num_envs, self.spec, (__name__,))
             return self._envs.reset(seeds)
         self._envs = SyncVectorEnv(self._makers, copy=False, autoreset_mode=self._mode)
         state, _ = self._envs.reset(seed=seeds)
@@ -215,7 +246,7 @@ class GymnasiumEnvs:
             raise RuntimeError("reset(seed) makes the environments; call it before step()")
         # Clipped in float64: a float32 bound may lie a rounding error outside a float64 Box.
         clipped = np.clip(action.detach().cpu().numpy().astype(np.float64), self._low, self._high)
-        if isinstance(self._envs, Pool):
+        if isinstance(self._envs, WorkerPool):
             return self._envs.step(clipped)
         state, reward, terminated, truncated, info = self._envs.step(
             clipped.astype(self._envs.single_action_space.dtype)
@@ -254,3 +285,16 @@ class GymnasiumEnvs:
 def _tensors(state: Any) -> Observation:
     """A copy: Gymnasium fills the same array at every step."""
     return {"state": torch.from_numpy(np.array(state, dtype=np.float32))}
+
+
+class GymnasiumSimulator(Simulator):
+    """Gymnasium environments, in this process or in workers of their own."""
+
+    def make(self, task: str, config: EnvConfig, num_envs: int, threads: int) -> VectorEnv:
+        return GymnasiumEnvs(task, num_envs, config)
+
+    def spec(self, task: str, config: EnvConfig) -> EnvSpec:
+        return env_spec(EnvMaker(task, config.kwargs, config.wrappers), config)
+
+    def make_rendering(self, task: str, config: EnvConfig) -> gymnasium.Env[Any, Any]:
+        return wrapped(make_single(task, config.kwargs, render_mode="rgb_array"), config.wrappers)

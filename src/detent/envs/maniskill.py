@@ -10,7 +10,8 @@ import importlib.util
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -21,13 +22,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from detent.config import ConfigError, EnvConfig, nearest
-from detent.envs.base import Episode, Step
-from detent.envs.pool import Arrays, Moment, Pool, ProcessDiedError, call_in_process
-from detent.spec import EnvSpec, Observation, ObservationSpec, action_spec
+from detent.config import EnvConfig
+from detent.config.presets import merged
+from detent.envs.base import Episode, Simulator, Step, VectorEnv
+from detent.envs.spaces import action_spec
+from detent.envs.workers import Arrays, ProcessDiedError, SingleStep, WorkerPool, call_in_process
+from detent.errors import ConfigError, nearest
+from detent.spec import EnvSpec, Observation, ObservationSpec
 
 DEFAULTS: dict[str, Any] = {"control_mode": "pd_joint_delta_pos", "reward_mode": "normalized_dense"}
 """Constructor arguments of the paper's runs; `env.kwargs` go before them."""
+
+ENHANCED_DETERMINISM = {"scene_config": {"enable_enhanced_determinism": True}}
+"""Environments of one simulation do not influence each other; `sim_config` in `env.kwargs` goes before it."""
 
 DRIVER = (
     "SAPIEN needs a Vulkan driver, also for state observations: on Debian or Ubuntu the package mesa-vulkan-drivers "
@@ -65,6 +72,8 @@ def make_base(
     _require_assets(task)
     arguments = {**DEFAULTS, **config.kwargs}
     arguments.pop("max_episode_steps", None)
+    if backend == "physx_cuda":
+        arguments["sim_config"] = merged(ENHANCED_DETERMINISM, arguments.get("sim_config", {}))
     try:
         env = REGISTERED_ENVS[task].make(
             num_envs=num_envs,
@@ -124,7 +133,7 @@ def _spec_of(env: Any, task: str, config: EnvConfig) -> EnvSpec:
     return EnvSpec(observation, action, _time_limit(task, config))
 
 
-def probe(task: str, config: EnvConfig) -> EnvSpec:
+def env_spec(task: str, config: EnvConfig) -> EnvSpec:
     """Spaces and time limit of a task, learned from one environment in a process of its own, which may crash."""
     require_installed()
     settings = {name: getattr(config, name) for name in ("obs", "kwargs", "action_low", "action_high")}
@@ -134,7 +143,7 @@ def probe(task: str, config: EnvConfig) -> EnvSpec:
 @cache
 def _probe(task: str, settings: str) -> EnvSpec:
     try:
-        return call_in_process(_probe_here, (task, EnvConfig(**json.loads(settings))), _PRELOAD)
+        return call_in_process(_spec_here, (task, EnvConfig(**json.loads(settings))), _PRELOAD)
     except ProcessDiedError as error:
         raise ConfigError(f"the process that made {task} {error}. {DRIVER}; `detent doctor` tells more") from None
 
@@ -146,7 +155,7 @@ def _make_in_worker(task: str, config: EnvConfig) -> Any:
     return make_base(task, config)
 
 
-def _probe_here(task: str, config: EnvConfig) -> EnvSpec:
+def _spec_here(task: str, config: EnvConfig) -> EnvSpec:
     env = _make_in_worker(task, config)
     try:
         return _spec_of(env, task, config)
@@ -155,22 +164,22 @@ def _probe_here(task: str, config: EnvConfig) -> EnvSpec:
 
 
 @dataclass(frozen=True)
-class _SeatMaker:
-    """Makes one seat in the worker process it is sent to."""
+class _WorkerEnvMaker:
+    """Makes one env in the worker process it is sent to."""
 
     task: str
     config: EnvConfig
     index: int
     limit: int | None
 
-    def __call__(self) -> _Seat:
-        return _Seat(self)
+    def __call__(self) -> _WorkerEnv:
+        return _WorkerEnv(self)
 
 
-class _Seat:
+class _WorkerEnv:
     """One environment simulated on the CPU. Every episode has a seed of its own, drawn from that of the last reset."""
 
-    def __init__(self, maker: _SeatMaker) -> None:
+    def __init__(self, maker: _WorkerEnvMaker) -> None:
         self._maker = maker
         self._env = _make_in_worker(maker.task, maker.config)
         self._fresh = True
@@ -187,7 +196,7 @@ class _Seat:
         raw, _ = self._env.reset(seed=int(self._seeds.integers(2**31)), options=options)
         return _arrays(raw)
 
-    def step(self, action: NDArray[np.float64]) -> Moment:
+    def step(self, action: NDArray[np.float64]) -> SingleStep:
         maker = self._maker
         raw, raw_reward, raw_terminated, _, info = self._env.step(action.astype(np.float32))
         observation, reward = _arrays(raw), float(raw_reward)
@@ -197,7 +206,7 @@ class _Seat:
         terminated = maker.config.partial_resets and bool(raw_terminated)
         truncated = maker.limit is not None and self._length >= maker.limit
         if not (terminated or truncated):
-            return Moment(observation, reward, False, False)
+            return SingleStep(observation, reward, False, False)
         episode = Episode(
             env=maker.index,
             total_reward=self._total_reward,
@@ -210,7 +219,7 @@ class _Seat:
                 if isinstance(value, Tensor) and value.numel() == 1 and key not in ("success", "elapsed_steps")
             },
         )
-        return Moment(self._begin({}), reward, terminated, truncated, observation, episode)
+        return SingleStep(self._begin({}), reward, terminated, truncated, observation, episode)
 
     def close(self) -> None:
         self._env.close()
@@ -226,16 +235,16 @@ class ManiSkillPool:
     """`num_envs` environments on the CPU, in `workers` processes of one thread each."""
 
     def __init__(self, task: str, num_envs: int, config: EnvConfig, workers: int) -> None:
-        self.spec = probe(task, config)
+        self.spec = env_spec(task, config)
         self.num_envs = num_envs
         self._task, self._workers = task, workers
         self._low, self._high = np.asarray(self.spec.action.low), np.asarray(self.spec.action.high)
-        self._makers = [_SeatMaker(task, config, i, self.spec.max_episode_steps) for i in range(num_envs)]
-        self._pool: Pool | None = None
+        self._makers = [_WorkerEnvMaker(task, config, i, self.spec.max_episode_steps) for i in range(num_envs)]
+        self._pool: WorkerPool | None = None
 
     def reset(self, seed: int) -> Observation:
         if self._pool is None:
-            self._pool = Pool(self._task, self._makers, self._workers, self.spec, _PRELOAD)
+            self._pool = WorkerPool(self._task, self._makers, self._workers, self.spec, _PRELOAD)
         return self._pool.reset(np.random.SeedSequence(seed).generate_state(self.num_envs).tolist())
 
     def step(self, action: Tensor) -> Step:
@@ -261,6 +270,36 @@ def make_single(task: str, config: EnvConfig) -> gymnasium.Env[Any, Any]:
     return single
 
 
+class RandomStream:
+    """torch's global random numbers, kept apart for one user of them; nobody else's numbers change."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = [device] if device.type == "cuda" else []
+        self._state: list[Tensor] = []
+
+    def seed(self, seed: int) -> None:
+        with self._forked():
+            torch.manual_seed(seed)
+            self._remember()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Draw from this stream instead of the global one."""
+        with self._forked():
+            if self._state:
+                torch.set_rng_state(self._state[0])
+                for device, state in zip(self._cuda, self._state[1:], strict=True):
+                    torch.cuda.set_rng_state(state, device)
+            yield
+            self._remember()
+
+    def _forked(self) -> AbstractContextManager[None]:
+        return torch.random.fork_rng(devices=self._cuda)
+
+    def _remember(self) -> None:
+        self._state = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self._cuda)]
+
+
 class ManiSkillBatch:
     """`num_envs` environments in one simulation, on a GPU; tensors stay where the simulator has them.
 
@@ -269,7 +308,8 @@ class ManiSkillBatch:
     """
 
     def __init__(self, task: str, num_envs: int, config: EnvConfig, backend: str = "physx_cuda") -> None:
-        env = make_base(task, config, num_envs, backend)
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            env = make_base(task, config, num_envs, backend)
         from mani_skill.utils.registration import TimeLimitWrapper
         from mani_skill.vector.wrappers.gymnasium import ManiSkillVectorEnv
 
@@ -282,19 +322,22 @@ class ManiSkillBatch:
             record_metrics=True,
         )
         self._device: torch.device = self._envs.device
+        # Episodes after the first are drawn from torch's global numbers: evaluation must not disturb training there.
+        self._stream = RandomStream(self._device)
         self._low = torch.tensor(self.spec.action.low, device=self._device)
         self._high = torch.tensor(self.spec.action.high, device=self._device)
 
     def reset(self, seed: int) -> Observation:
         seeds = (np.random.SeedSequence(seed).generate_state(self.num_envs) >> 1).tolist()
-        # Episodes after the first are drawn from torch's global generator.
-        torch.manual_seed(seed)
-        raw, _ = self._envs.reset(seed=seeds, options={"reconfigure": True})
+        self._stream.seed(seed)
+        with self._stream():
+            raw, _ = self._envs.reset(seed=seeds, options={"reconfigure": True})
         return _batched(raw)
 
     def step(self, action: Tensor) -> Step:
         clipped = torch.minimum(torch.maximum(action.detach().to(self._device), self._low), self._high)
-        raw, reward, terminated, truncated, info = self._envs.step(clipped)
+        with self._stream():
+            raw, reward, terminated, truncated, info = self._envs.step(clipped)
         final: Observation | None = None
         episodes: tuple[Episode, ...] = ()
         if "final_observation" in info:
@@ -328,3 +371,23 @@ def _finished(info: Mapping[str, Any], ended: Tensor) -> tuple[Episode, ...]:
 
 def _batched(raw: Any) -> Observation:
     return dict(raw) if isinstance(raw, Mapping) else {"state": raw}
+
+
+class ManiSkillOnCPU(Simulator):
+    """ManiSkill 3 on the CPU, in worker processes."""
+
+    def make(self, task: str, config: EnvConfig, num_envs: int, threads: int) -> VectorEnv:
+        return ManiSkillPool(task, num_envs, config, threads)
+
+    def spec(self, task: str, config: EnvConfig) -> EnvSpec:
+        return env_spec(task, config)
+
+    def make_rendering(self, task: str, config: EnvConfig) -> gymnasium.Env[Any, Any]:
+        return make_single(task, config)
+
+
+class ManiSkillOnGPU(ManiSkillOnCPU):
+    """ManiSkill 3 on a GPU, all environments in one simulation."""
+
+    def make(self, task: str, config: EnvConfig, num_envs: int, threads: int) -> VectorEnv:
+        return ManiSkillBatch(task, num_envs, config)

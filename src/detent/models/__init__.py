@@ -1,1 +1,4 @@
-"""The policy and its parts: heads, networks, critics, normalizer; everything that acting needs."""
+"""The policy and its parts: heads, networks, critics, normalizer; and reading a policy from a run's checkpoints.
+
+Needs torch, numpy and safetensors; imports config, spec and registry, never a simulator or training code.
+"""

@@ -9,17 +9,30 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from detent.acceleration.manual_backprop import written_out
 from detent.config import Config
-from detent.models.heads import make_head
-from detent.models.networks.trunks import Encoder, linear, make_trunk
+from detent.models.critics import CRITICS, make_critic_head
+from detent.models.heads import HEADS, make_head
+from detent.models.networks import ENCODERS, TRUNKS, make_encoder, make_trunk
+from detent.models.networks.trunks import linear
 from detent.models.normalize import ObservationNormalizer
-from detent.seeding import derive
+from detent.registry import Reference
+from detent.seeding import derive_seed
 from detent.spec import EnvSpec, Observation
 
 
+def model_plugins(config: Config) -> list[Reference]:
+    """Return what the policy of a configuration is made of, by the names it gives them."""
+    return [
+        Reference(HEADS, config.head.kind, "head.kind", config.head.options, "head.options"),
+        Reference(TRUNKS, config.actor.kind, "actor.kind", config.actor.options, "actor.options"),
+        Reference(TRUNKS, config.critic.kind, "critic.kind", config.critic.options, "critic.options"),
+        Reference(CRITICS, config.critic.head, "critic.head", config.critic.head_options, "critic.head_options"),
+        Reference(ENCODERS, config.encoder.kind, "encoder.kind", config.encoder.options, "encoder.options"),
+    ]
+
+
 class Policy(nn.Module):
-    """Observation normalizer, actor trunk, head, and a separate critic; for images an encoder that both share.
+    """Observation normalizer, encoder, actor trunk with head, and a separate critic; everything needed to act.
 
     Training works in two steps, `normalize` once and then `params` or `value`, because statistics are frozen from the
     first step of a rollout to the end of its update. To deploy, call the policy: `action = policy(observation)`.
@@ -30,22 +43,26 @@ class Policy(nn.Module):
         self.spec = spec
         size = spec.observation.size
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(config.seed, "init-encoder"))
-            encoder = Encoder(spec.observation, config.encoder)
-            torch.manual_seed(derive(config.seed, "init"))
+            torch.manual_seed(derive_seed(config.seed, "init-encoder"))
+            encoder = make_encoder(spec.observation, config.encoder)
+            torch.manual_seed(derive_seed(config.seed, "init"))
             self.normalizer = ObservationNormalizer(size, config.normalize.clip)
             self.normalizing = config.normalize.observation
             self.head = make_head(spec.action, config.head)
-            trunk = make_trunk(encoder.num_features, config.actor)
-            self.actor = nn.Sequential(trunk, linear(trunk.num_features, self.head.num_outputs, gain=0.01))
+            trunk = make_trunk(encoder.num_features, config.actor, "actor")
+            self.actor = nn.Sequential(
+                trunk, linear(trunk.num_features, self.head.num_outputs, gain=self.head.output_gain)
+            )
             # A stream of its own, so that the critic starts the same whatever the actor drew before it.
-            torch.manual_seed(derive(config.seed, "init-critic"))
-            critic_trunk = make_trunk(encoder.num_features, config.critic)
-            self.critic = nn.Sequential(critic_trunk, linear(critic_trunk.num_features, 1, gain=1.0))
+            torch.manual_seed(derive_seed(config.seed, "init-critic"))
+            critic_head = make_critic_head(config.critic)
+            critic_trunk = make_trunk(encoder.num_features, config.critic, "critic")
+            self.critic = nn.Sequential(
+                critic_trunk, linear(critic_trunk.num_features, critic_head.num_outputs, gain=critic_head.output_gain)
+            )
+            self.critic_head = critic_head
             # Registered last: the first parameters are the actor's own.
             self.encoder = encoder
-        # The actor again, without what modules and autograd add to a few rows.
-        self._acting = written_out(self.actor)
 
     @property
     def device(self) -> torch.device:
@@ -67,33 +84,40 @@ class Policy(nn.Module):
         if self.normalizing:
             self.normalizer.merge(observation["state"].flatten(end_dim=-2))
 
+    @property
+    def shares_encoder(self) -> bool:
+        """Whether the encoder has parameters, which actor and critic then share."""
+        return next(self.encoder.parameters(), None) is not None
+
     def encode(self, normalized: Observation) -> Observation:
-        """Images as the features that actor and critic share, to be computed once for both; a state as it is."""
-        return {"features": self.encoder(normalized)} if self.encoder.has_images else normalized
+        """Compute the features that actor and critic share, once for both."""
+        return {"features": self.features(normalized)}
 
     def features(self, normalized: Observation) -> Tensor:
-        """What actor and critic take, of normalized, maybe encoded, observations."""
-        if not self.encoder.has_images:
-            return normalized["state"]
+        """Return what actor and critic take, of normalized, maybe encoded, observations."""
         features: Tensor = normalized["features"] if "features" in normalized else self.encoder(normalized)
         return features
 
     def params(self, normalized: Observation) -> Tensor:
-        """Action-distribution parameters `[B, m, P]` of normalized, maybe encoded, observations."""
+        """Return action-distribution parameters `[B, m, P]` of normalized, maybe encoded, observations."""
         params: Tensor = self.head(self.actor(self.features(normalized)))
         return params
 
+    def critic_outputs(self, normalized: Observation) -> Tensor:
+        """Return what the critic's network gives `[B, num_outputs]`, of normalized, maybe encoded, observations."""
+        outputs: Tensor = self.critic(self.features(normalized))
+        return outputs
+
     def value(self, normalized: Observation) -> Tensor:
-        """State values `[B]` of normalized, maybe encoded, observations."""
-        value: Tensor = self.critic(self.features(normalized))
-        return value.squeeze(-1)
+        """Return state values `[B]` of normalized, maybe encoded, observations."""
+        return self.critic_head.value(self.critic_outputs(normalized))
 
     @torch.no_grad()
     def act(self, observation: Observation, generator: Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Sampled choice `[N, m]`, its log-probability per dimension `[N, m]`, and the action it stands for."""
-        outputs = self._acting.forward(self.features(self.normalize(observation)))
-        choice, log_prob = self.head.draw(outputs, generator)
-        return choice, log_prob, self.head.to_action(choice)
+        """Sample a choice `[N, m]`; return it, its log-probability per dimension `[N, m]`, and the action."""
+        params = self.params(self.normalize(observation))
+        choice = self.head.sample(params, generator)
+        return choice, self.head.log_prob(params, choice), self.head.to_action(choice)
 
     @torch.no_grad()
     def forward(self, observation: Any, deterministic: bool = True, generator: Generator | None = None) -> Any:

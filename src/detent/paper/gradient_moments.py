@@ -15,7 +15,8 @@ from torch import Generator, Tensor
 from torch.nn.utils import vector_to_parameters
 
 from detent.config import HeadConfig
-from detent.models.heads import Head, make_head
+from detent.models.heads import make_head
+from detent.models.heads.base import Head
 from detent.spec import ActionSpec
 
 

@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 from torch import Generator, Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
-from detent.config import ConfigError
+from detent.errors import ConfigError
 from detent.paper.gradient_moments import categorical_actor, exact_second_moment, gaussian_actor, sampled_second_moment
 from detent.report.style import COLORS
-from detent.seeding import derive
+from detent.seeding import derive_seed
 
 Relation: TypeAlias = Literal["=", "<", ">"]
 STANDARD_ERRORS = 4.0
@@ -49,7 +49,7 @@ def check_all(
     _require_at_least(dimensions=(dimensions, 1), bins=(bins, 2), samples=(samples, 100))
     if not math.isfinite(total_return) or total_return == 0:
         raise ConfigError(f"total return is {total_return}; it must be a finite number other than 0")
-    generator = torch.Generator().manual_seed(derive(seed, "proposition"))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "proposition"))
     return [
         *_check_second_moments(dimensions, bins, total_return, samples, generator),
         *_check_bound_and_gap(dimensions, bins, total_return, generator),
@@ -145,7 +145,7 @@ def draw(path: Path, bins: int = 41, samples: int = 100_000, seed: int = 1) -> N
     Actions are in [-1, 1]; the categorical policy is a bell around the middle bin that widens until it is uniform.
     """
     _require_at_least(bins=(bins, 2), samples=(samples, 100))
-    generator = torch.Generator().manual_seed(derive(seed, "proposition", "picture"))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "proposition", "picture"))
     logits = _bells(_geometric(0.3, 20.0 * bins, 401), bins)
     actions, p = torch.linspace(-1, 1, bins, dtype=torch.float64), logits.softmax(-1)
     spread = ((p * actions.square()).sum(-1) - (p * actions).sum(-1).square()).sqrt()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from detent.config import ConfigError
+from detent.errors import ConfigError
 from detent.paper.scores import normalized
 from detent.report.runs import Measure, Run
 

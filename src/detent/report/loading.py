@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from detent.config import ConfigError
 from detent.config.io import read_toml
+from detent.errors import ConfigError, RunError
 from detent.report.external import read_external
 from detent.report.runs import (
     Run,
@@ -27,7 +27,7 @@ from detent.report.runs import (
     training_hours,
 )
 from detent.report.table import Table
-from detent.training.run_directory import RunError, read_rows
+from detent.training.run_directory import current_names, read_rows
 
 _STUDY_KEYS = ("id", "path", "task", "variant", "algo", "seed", "steps")
 _WHO = ("run", "task", "algo", "variant", "group", "seed")
@@ -176,7 +176,7 @@ def _read_run(path: Path, entry: dict[str, Any] | None, complain: Callable[[str]
         return
     info = _read_info(path, complain)
     task, variant, algo = str(who["task"]), str(who["variant"]), str(who["algo"])
-    metrics = columns_of(_rows(path / "metrics.jsonl", complain))
+    metrics = columns_of([current_names(row) for row in _rows(path / "metrics.jsonl", complain)])
     evaluations = _rows(path / "evals.jsonl", complain)
     measure = measure_of(task, evaluations)
     preset = str(settings.get("preset") or (entry or {}).get("preset", "paper"))

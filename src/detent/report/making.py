@@ -7,7 +7,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from detent.config import ConfigError
+from detent.errors import ConfigError
 from detent.report.ablations import bins_figure, loss_swap_figure, sweep_groups, width_figure
 from detent.report.comparing import (
     aggregate_table,

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from detent.config import ConfigError
 from detent.config.io import to_dict
 from detent.config.presets import ALGORITHMS, BASELINES, configure, table
+from detent.errors import ConfigError
 from detent.paper.scores import normalized
 
 Array = NDArray[np.float64]

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from detent.config import AdvantageConfig
+from detent.models.policy import Policy
+from detent.rollouts.advantages import gae
+from detent.rollouts.rollout import Rollout
 from detent.spec import Observation
 
 
@@ -23,6 +27,29 @@ class Batch:
     value: Tensor
     advantages: Tensor
     returns: Tensor
+
+    @classmethod
+    def from_rollout(cls, policy: Policy, rollout: Rollout, reward: Tensor, config: AdvantageConfig) -> Batch:
+        """Estimate advantages and flatten time and environment; `reward` `[T, N]` is the rollout's, scaled or raw."""
+        advantages = gae(
+            reward,
+            rollout.value,
+            rollout.last_value,
+            rollout.final_value,
+            rollout.terminated.to(policy.device),
+            rollout.truncated.to(policy.device),
+            config.gamma,
+            config.gae_lambda,
+            config.bootstrap_on_termination,
+        )
+        return cls(
+            observation={key: value.flatten(end_dim=1) for key, value in policy.normalize(rollout.observation).items()},
+            choice=rollout.choice.flatten(end_dim=1),
+            log_prob=rollout.log_prob.flatten(end_dim=1),
+            value=rollout.value.flatten(),
+            advantages=advantages.flatten(),
+            returns=(advantages + rollout.value).flatten(),
+        )
 
     def __len__(self) -> int:
         return len(self.advantages)

@@ -72,7 +72,8 @@ class Rollout:
 def allocate(policy: Policy, first: Observation, steps: int) -> Rollout:
     """Empty buffers for `steps` steps of the environments that gave the observation `first` `[N, ...]`."""
     on_device = to_device(first, policy.device)
-    choice, log_prob, _ = policy.act(on_device)
+    # A generator of its own: torch's global numbers may be a simulator's.
+    choice, log_prob, _ = policy.act(on_device, torch.Generator(policy.device).manual_seed(0))
     simulator = next(iter(first.values())).device
     shape = (steps, len(choice))
     return Rollout(
@@ -92,17 +93,27 @@ def to_device(observation: Observation, device: torch.device) -> Observation:
     return {key: value.to(device) for key, value in observation.items()}
 
 
+Act = Callable[[Observation, Generator], tuple[Tensor, Tensor, Tensor]]
+"""From raw observations to choice, log-probability and action: `Policy.act`, or a faster form of it."""
+
+
 def collect(
-    policy: Policy, envs: VectorEnv, observation: Observation, rollout: Rollout, generator: Generator
+    policy: Policy,
+    envs: VectorEnv,
+    observation: Observation,
+    rollout: Rollout,
+    generator: Generator,
+    act: Act | None = None,
 ) -> Observation:
-    """Fill `rollout`, acting on `observation` first; the observation to act on next time."""
+    """Fill `rollout`, acting on `observation` first; return the observation to act on next time."""
+    act = act or policy.act
     rollout.episodes.clear()
     finals: list[tuple[int, Tensor, Observation]] = []
     acting = simulating = 0.0
     clock = time.perf_counter()
     for t in range(len(rollout.reward)):
         observation = to_device(observation, policy.device)
-        choice, log_prob, action = policy.act(observation, generator)
+        choice, log_prob, action = act(observation, generator)
         for key, value in observation.items():
             rollout.observation[key][t] = value
         rollout.choice[t] = choice

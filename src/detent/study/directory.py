@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 import tomli_w
 
-from detent.config import ConfigError
 from detent.config.io import to_dict
+from detent.errors import ConfigError
 from detent.study.plan import Study
 from detent.training.run_directory import lock_holder, write_json
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from detent.config import ConfigError
+from detent.errors import ConfigError
 from detent.study.directory import Entry, RunState, log_path, read_state, require_same_study, write_study
 from detent.study.display import Display
 from detent.study.plan import Study

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from detent.config import ConfigError
+from detent.errors import ConfigError
 from detent.study.directory import Entry
 from detent.study.process import Outcome, RunProcess
 

@@ -22,9 +22,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from detent.config import Config, ConfigError, nearest, validate
-from detent.config.io import read_toml, to_dict
-from detent.config.presets import BASELINES, check_names, configure, table
+from detent.config import Config, validate
+from detent.config.io import RENAMED, read_toml, to_dict
+from detent.config.presets import ALGORITHMS, BASELINES, check_names, configure, table
+from detent.errors import ConfigError, nearest
 
 _DEFAULTS: dict[str, Any] = {
     "preset": "paper",
@@ -39,10 +40,10 @@ _DEFAULTS: dict[str, Any] = {
 _GRID_KEYS = (*_DEFAULTS, "steps")
 _STUDY_KEYS = (*_GRID_KEYS, "description", "cites", "grid")
 _AXES = ("tasks", "variants", "algos", "seeds")
-_SAID_ELSEWHERE = {"task": "tasks", "variant": "variants", "algo": "algos", "seed": "seeds"} | {
+RESERVED_KEYS = {"task": "tasks", "variant": "variants", "algo": "algos", "seed": "seeds"} | {
     name: name for name in ("preset", "steps")
 }
-_NO_MATTER = ("tensorboard", "checkpoint.keep")
+HASH_EXCLUDED = ("tensorboard", "log", "checkpoint.keep")
 """Settings that change nothing in a run's results, and so do not belong to its id."""
 
 
@@ -137,8 +138,14 @@ def run_id(config: Config) -> str:
     study can be finished on another machine.
     """
     usual = flat(to_dict(Config()))
-    changed = {key: value for key, value in flat(to_dict(config)).items() if value != usual.get(key)}
-    text = json.dumps({key: changed[key] for key in sorted(changed) if key not in _NO_MATTER})
+    # Settings count under the names they were first written with.
+    first_names = {new: old for old, new in RENAMED.items()}
+    changed = {
+        first_names.get(key, key): value
+        for key, value in flat(to_dict(config)).items()
+        if value != usual.get(key) and key not in HASH_EXCLUDED and not key.startswith("log_options.")
+    }
+    text = json.dumps({key: changed[key] for key in sorted(changed)})
     task = config.task.rpartition(":")[2].replace("/", "-").lower()
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return f"{task}-{config.variant}-{config.algo}-s{config.seed}-{digest}"
@@ -177,8 +184,8 @@ def _complete(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, An
         if twice:
             raise ConfigError(f"'{axis}' names {twice[0]!r} twice")
     for key in (*grid["settings"], *grid["sweep"]):
-        if key in _SAID_ELSEWHERE:
-            raise ConfigError(f"'{key}' is no setting of a study's runs; it is said by '{_SAID_ELSEWHERE[key]}'")
+        if key in RESERVED_KEYS:
+            raise ConfigError(f"'{key}' is no setting of a study's runs; it is said by '{RESERVED_KEYS[key]}'")
     for key, kind in (("preset", str), ("baseline", bool)):
         if not isinstance(grid[key], kind):
             raise ConfigError(f"'{key}' must be {'a name' if kind is str else 'true or false'}; found {grid[key]!r}")
@@ -206,8 +213,23 @@ def _runs(grid: Mapping[str, Any]) -> Iterator[tuple[int, Run]]:
             )
             validate(config)
             check_names(config)
+            _require_plugins(config)
             overrides = {**grid["settings"], **sweep}
             yield turn, Run(run_id(config), config, overrides, grid["baseline"])
+
+
+def _require_plugins(config: Config) -> None:
+    """Refuse plug-ins that are not known; only they make a study import more than its configuration."""
+    default = Config()
+    sections = ("encoder", "actor", "head", "critic", "env")
+    own = all(name in ("categorical", "gaussian", "loss-swap") for name in (config.head.kind,))
+    own &= all(getattr(config, name).options == {} for name in sections) and config.critic.head == default.critic.head
+    own &= {config.actor.kind, config.critic.kind} <= {"rn", "mlp"} and config.encoder.kind == default.encoder.kind
+    if own and config.algo in ALGORITHMS and not (config.plugins or config.log or config.env.wrappers):
+        return
+    from detent.training.plugins import register_plugins
+
+    register_plugins(config)
 
 
 def _require_keys(content: Mapping[str, Any], valid: tuple[str, ...]) -> None:

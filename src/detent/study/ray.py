@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from detent.config import ConfigError
+from detent.errors import ConfigError
 from detent.study.directory import Entry
 from detent.study.process import Outcome, RunProcess
 

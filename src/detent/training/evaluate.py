@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from detent.config import Config
-from detent.envs import Episode, VectorEnv, make_eval_envs
+from detent.envs import EnvFactory, Episode, VectorEnv, make_eval_envs
 from detent.paper.scores import normalized, paper_score, paper_task
-from detent.seeding import derive
+from detent.seeding import derive_seed
 
 NO_END_IN_SIGHT = 10_000
 """Steps after which an evaluation gives up on an episode of an environment without a time limit."""
@@ -54,8 +54,8 @@ class Evaluation:
 class Evaluator:
     """The evaluations of a run: always the same environments, made when first needed, and seeds of their own."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, config: Config, factory: EnvFactory | None = None) -> None:
+        self._config, self._factory = config, factory
         self._envs: VectorEnv | None = None
 
     def row(self, player: Player, step: int, iteration: int) -> dict[str, Any]:
@@ -64,10 +64,10 @@ class Evaluator:
         if self._envs is None:
             # Kept from one evaluation to the next: worker processes with a renderer take long to start.
             num_envs = min(config.eval.num_envs, config.eval.episodes)
-            self._envs = make_eval_envs(config.task, config.env, num_envs, config.threads)
+            self._envs = make_eval_envs(config.task, config.env, num_envs, config.threads, self._factory)
         row: dict[str, Any] = {"step": step, "iteration": iteration}
         for play in ("stochastic", "deterministic"):
-            seed = derive(config.seed, "eval", iteration, play)
+            seed = derive_seed(config.seed, "eval", iteration, play)
             played = evaluate(player, self._envs, config.eval.episodes, seed, play == "deterministic")
             row[play] = played.summary(config.task)
         task = paper_task(config.task, config.env.obs)
@@ -105,8 +105,8 @@ def evaluate(policy: Player, envs: VectorEnv, episodes: int, seed: int, determin
     limit = math.inf if envs.spec.max_episode_steps else NO_END_IN_SIGHT
     quota = [episodes // envs.num_envs + (env < episodes % envs.num_envs) for env in range(envs.num_envs)]
     played: list[list[Episode]] = [[] for _ in quota]
-    generator = torch.Generator(policy.device).manual_seed(derive(seed, "eval-act"))
-    observation = envs.reset(derive(seed, "eval-envs"))
+    generator = torch.Generator(policy.device).manual_seed(derive_seed(seed, "eval-act"))
+    observation = envs.reset(derive_seed(seed, "eval-envs"))
     running = torch.zeros(envs.num_envs, dtype=torch.long)
     while any(len(done) < share for done, share in zip(played, quota, strict=True)):
         action = policy(observation, deterministic, generator)

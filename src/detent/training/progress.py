@@ -112,7 +112,8 @@ class PlainLines:
         self._last = now
         shown = "-" if self._return is None else f"{self._return:.1f}"
         # A baseline has neither.
-        policy = f"kl {row['kl']:.4f}  entropy {row['entropy']:.2f}  " if "kl" in row else ""
+        kl = row.get("approx_kl", row.get("kl"))
+        policy = "" if kl is None else f"kl {kl:.4f}  entropy {row['entropy']:.2f}  "
         self.message(
             f"step {row['step']:,}/{self._config.total_steps:,}  return {shown}  {policy}"
             f"sps {row['time/sps']:.0f}  left {time_left(row, self._config)}"
@@ -177,7 +178,7 @@ class LivePanel:
         shown = {
             "return": self._return,
             "steps/s": self._row.get("time/sps"),
-            "kl": self._row.get("kl"),
+            "kl": self._row.get("approx_kl", self._row.get("kl")),
             "entropy": self._row.get("entropy"),
             "clipped": self._row.get("clip_fraction"),
             "value loss": self._row.get("value_loss"),

@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from detent.acceleration import worker_group
-from detent.config import Config, ConfigError, validate
+from detent.config import Config, validate
 from detent.config.io import save_config
 from detent.config.presets import BASELINES, check_names
-from detent.envs import choose_backend, probe
+from detent.envs import FACTORY, EnvFactory, choose_backend, env_spec
+from detent.errors import ConfigError
 from detent.spec import EnvSpec
 from detent.threads import usable_cores, warn_if_too_late
 from detent.training import checkpoint
+from detent.training.engine import acceleration, choose_engine
+from detent.training.loggers import make_loggers
+from detent.training.plugins import register_plugins, require_trust, with_providers
 from detent.training.progress import Reporter, Silent
 from detent.training.run_directory import RunLog, read_rows
 from detent.training.trainer import Hook, Result, Trainer
@@ -34,19 +37,29 @@ def train(
     config: Config,
     *,
     out: Path | str | None = None,
+    env: EnvFactory | None = None,
     on_iteration: Hook | None = None,
     reporter: Reporter | None = None,
+    trust: bool = False,
 ) -> Result:
-    """Train from the beginning in a new run directory."""
+    """Train from the beginning in a new run directory.
+
+    `env` makes the environments where they have no name: a callable that returns a Gymnasium environment or a
+    Gymnasium `VectorEnv`; `config.task` is then a label. `trust` is for plug-ins that the run of `init_from` names.
+    """
     reporter = reporter or Silent()
     if config.init_from:
         # The run may be resumed from another directory.
         config = dataclasses.replace(config, init_from=str(Path(config.init_from).resolve()))
-    config = resolve(config)
-    trainer = _make_trainer(config, reporter, on_iteration)
-    if config.init_from and isinstance(trainer, Trainer):
-        trainer.start_from(Path(config.init_from))
-    log = RunLog.create(Path(out) if out else default_directory(config), config)
+    config = resolve(config, env)
+    trainer = _make_trainer(config, reporter, on_iteration, env)
+    try:
+        if config.init_from and isinstance(trainer, Trainer):
+            trainer.start_from(Path(config.init_from), trust)
+        log = RunLog.create(Path(out) if out else default_directory(config), config)
+    except BaseException:
+        trainer.close()
+        raise
     return _run(trainer, log)
 
 
@@ -56,13 +69,20 @@ def resume(
     steps: int | None = None,
     schedule_steps: int | None = None,
     exact: bool = False,
+    env: EnvFactory | None = None,
     on_iteration: Hook | None = None,
     reporter: Reporter | None = None,
+    trust: bool = False,
 ) -> Result:
-    """Go on with a run that was cut off or stopped, or extend a finished one to `steps`."""
+    """Resume a run that was cut off or stopped, or extend a finished one to `steps`.
+
+    `env` is the callable that made its environments, where one did. What the run's files name by import path is
+    imported only with `trust`.
+    """
     log, config = RunLog.reopen(Path(run))
     try:
-        return _resume(log, config, steps, schedule_steps, exact, on_iteration, reporter or Silent())
+        require_trust(config, log.path, trust)
+        return _resume(log, config, steps, schedule_steps, exact, env, on_iteration, reporter or Silent(), trust)
     finally:
         log.close()
 
@@ -73,8 +93,10 @@ def _resume(
     steps: int | None,
     schedule_steps: int | None,
     exact: bool,
+    env: EnvFactory | None,
     on_iteration: Hook | None,
     reporter: Reporter,
+    trust: bool,
 ) -> Result:
     run = log.path
     extended = dataclasses.replace(
@@ -96,14 +118,23 @@ def _resume(
         evaluations = read_rows(run / "evals.jsonl")
         return Result(run, state.step, True, evaluations[-1] if evaluations else None)
     require_device(extended.device)
-    require_compilable(extended, probe(extended.task, extended.env), extended.device)
-    trainer = _make_trainer(extended, reporter, on_iteration)
-    # A baseline has no checkpoint, and starts again.
-    if isinstance(trainer, Trainer):
-        if state:
-            trainer.restore(run, state)
-        elif config.init_from:
-            trainer.start_from(Path(config.init_from))
+    spec = env_spec(extended.task, extended.env, env)
+    require_compilable(extended, spec, extended.device)
+    # A run of version 0.1.0 does not say its engine, and had the accelerated one; others get what they say or nothing.
+    extended = dataclasses.replace(
+        extended, update=dataclasses.replace(extended.update, engine=choose_engine(extended, spec))
+    )
+    trainer = _make_trainer(extended, reporter, on_iteration, env)
+    try:
+        # A baseline has no checkpoint, and starts again.
+        if isinstance(trainer, Trainer):
+            if state:
+                trainer.restore(run, state)
+            elif config.init_from:
+                trainer.start_from(Path(config.init_from), trust)
+    except BaseException:
+        trainer.close()
+        raise
     save_config(extended, run / "config.toml")
     step = state.step if state else 0
     # Checkpoints first: were this killed in between, rows without a checkpoint are dropped by the next resumption.
@@ -115,19 +146,28 @@ def _resume(
     return _run(trainer, log)
 
 
-def resolve(config: Config) -> Config:
-    """`config` with everything automatic made definite for this machine; what cannot be trained is refused here."""
+def resolve(config: Config, env: EnvFactory | None = None) -> Config:
+    """Make everything automatic definite for this machine; what cannot be trained is refused here."""
     validate(config)
+    register_plugins(config)
     check_names(config)
+    config = with_providers(config)
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     require_device(device)
-    backend = choose_backend(config.task, config.env, device)
-    spec = probe(config.task, config.env)
+    if env is None:
+        backend = choose_backend(config.task, config.env, device)
+    else:
+        backend = FACTORY
+        if config.env.backend not in ("auto", FACTORY):
+            raise ConfigError(f"env.backend is {config.env.backend}, and env= makes the environments; leave one out")
+    spec = env_spec(config.task, config.env, env)
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("tensorboard is not installed: pip install tensorboard")
     require_compilable(config, spec, device)
+    engine = choose_engine(config, spec)
+    config = dataclasses.replace(config, update=dataclasses.replace(config.update, engine=engine))
     episode = spec.max_episode_steps or 1000
     twentieth, third = -(-config.steps // 20), -(-config.steps // 3)
     threads = config.threads or usable_cores()
@@ -162,7 +202,9 @@ def update_processes(config: Config, spec: EnvSpec, device: str, threads: int) -
         impossible = f"device {device} updates in one process"
     elif spec.observation.image:
         impossible = "images are updated on in one process, which keeps one copy of them"
-    elif not worker_group.supported():
+    elif config.update.engine == "autograd":
+        impossible = "the autograd engine updates in one process"
+    elif (room := acceleration()) is None or not room.processes_supported():
         impossible = "this system cannot share memory with forked processes"
     elif asked > rows:
         impossible = f"a minibatch has {rows} rows"
@@ -179,10 +221,12 @@ def require_compilable(config: Config, spec: EnvSpec, device: str) -> None:
         impossible = f"it is for the minibatch updates of ppo and spo, not for {config.algo}"
     elif spec.observation.image:
         impossible = "updates on images are not compiled"
+    elif config.update.engine == "autograd":
+        impossible = "it compiles the accelerated engine's passes, and update.engine is autograd"
     elif device == "cpu" and shutil.which(compiler := os.environ.get("CXX", default)) is None:
         impossible = f"there is no C++ compiler {compiler}; the environment variable CXX can name another"
     if config.update.compile and impossible:
-        raise ConfigError(f"update.compile cannot be had: {impossible}")
+        raise ConfigError(f"update.compile cannot be used: {impossible}")
 
 
 def require_device(device: str) -> None:
@@ -199,21 +243,25 @@ def default_directory(config: Config) -> Path:
     return Path("runs") / f"{task}-{config.variant}-{config.algo}-s{config.seed}-{stamp}"
 
 
-def _make_trainer(config: Config, reporter: Reporter, on_iteration: Hook | None) -> Trainer | TD3Trainer:
+def _make_trainer(
+    config: Config, reporter: Reporter, on_iteration: Hook | None, env: EnvFactory | None
+) -> Trainer | TD3Trainer:
     warn_if_too_late(config.threads)
     # Processes are instead of threads inside each operation, not on top of them.
     torch.set_num_threads(1 if config.update.processes > 1 else config.threads)
     if config.algo == "td3":
         from detent.baselines.td3 import TD3Trainer
 
+        if env is not None:
+            raise ConfigError("the TD3 baseline takes a task by name, not env=")
         return TD3Trainer(config, reporter, on_iteration)
-    return Trainer(config, reporter, on_iteration)
+    return Trainer(config, reporter, on_iteration, env)
 
 
 def _run(trainer: Trainer | TD3Trainer, log: RunLog) -> Result:
     """Run the loop and leave the directory saying how it ended, whatever happens."""
     try:
-        log.start(hardware(), trainer.config.tensorboard, trainer.step)
+        log.start(hardware(), make_loggers(log.path, trainer.config, trainer.step))
         result = trainer.run(log)
     except BaseException as error:
         log.set_status("failed", f"{type(error).__name__}: {error}")

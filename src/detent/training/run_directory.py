@@ -9,22 +9,22 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from detent.config import Config, ConfigError
-from detent.config.io import load_config, save_config
+from detent.config import Config
+from detent.config.io import read_run_config, save_config
+from detent.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from detent.training.loggers import Logger
 
 HEARTBEAT_TIMEOUT = 600.0
 """Seconds after which the lock of a process on another host counts as left behind."""
 
 PACKAGES = ("detent", "torch", "numpy", "gymnasium", "mujoco", "envpool", "mani_skill", "sapien", "stable-baselines3")
-
-
-class RunError(RuntimeError):
-    """A run directory that cannot be used as asked; its text is a sentence for the user."""
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -53,6 +53,16 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def current_names(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of metrics under today's names.
+
+    Version 0.1.0 wrote the sampled estimate of PPO and SPO as `kl`, the name of TRPO's exact one.
+    """
+    if "clip_fraction" not in row:
+        return dict(row)
+    return {f"approx_{key}" if key.startswith("kl") else key: value for key, value in row.items()}
+
+
 def versions() -> dict[str, str]:
     out = {"python": platform.python_version()}
     for package in PACKAGES:
@@ -77,7 +87,7 @@ class RunLog:
         if (path / "run.json").exists():
             self._info |= json.loads((path / "run.json").read_text())
         self._earlier_wall_time = float(self._info.get("wall_time", 0.0))
-        self._board: Any = None
+        self._loggers: list[Logger] = []
 
     @classmethod
     def create(cls, path: Path, config: Config) -> RunLog:
@@ -102,14 +112,11 @@ class RunLog:
         config = read_run_config(path)
         return cls(path, config), config
 
-    def start(self, hardware: Mapping[str, Any], tensorboard: bool = False, step: int = 0) -> None:
-        """Say that the run is going on from `step`."""
+    def start(self, hardware: Mapping[str, Any], loggers: Sequence[Logger] = ()) -> None:
+        """Say that the run is going on, and hand every further row to `loggers` too."""
         self._info |= {"versions": versions(), "hardware": dict(hardware)}
         self.set_status("running", None)
-        if tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._board = SummaryWriter(str(self.path / "tensorboard"), purge_step=step + 1)
+        self._loggers = list(loggers)
 
     @property
     def status(self) -> str | None:
@@ -137,9 +144,8 @@ class RunLog:
         clean = _finite(row)
         self._files[name].write(json.dumps(clean) + "\n")
         self._files[name].flush()
-        if self._board is not None:
-            for key, value in _scalars(clean):
-                self._board.add_scalar(f"{name}/{key}", value, row["step"])
+        for logger in self._loggers:
+            logger.log(name, clean)
 
     def heartbeat(self) -> None:
         """Tell other hosts that this process is alive, and keep run.json's wall time fresh."""
@@ -166,8 +172,8 @@ class RunLog:
             return
         for file in self._files.values():
             file.close()
-        if self._board is not None:
-            self._board.close()
+        for logger in self._loggers:
+            logger.close()
         release_lock(self._lock)
 
 
@@ -178,22 +184,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _scalars(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers of a row, those of nested tables under `table/key`."""
-    for key, value in row.items():
-        if isinstance(value, Mapping):
-            yield from _scalars(value, f"{prefix}{key}/")
-        elif isinstance(value, int | float):
-            yield f"{prefix}{key}", value
-
-
-def read_run_config(path: Path) -> Config:
-    """The configuration of the run at `path`."""
-    if not (path / "config.toml").exists():
-        raise ConfigError(f"{path} is not a run directory: it has no config.toml")
-    return load_config(path / "config.toml")
 
 
 def acquire_lock(path: Path) -> TextIO:

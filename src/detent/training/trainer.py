@@ -13,19 +13,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detent.algorithms import Batch, make_policy_loss
-from detent.algorithms.minibatch import FirstOrder
-from detent.algorithms.trpo import TrustRegion
-from detent.config import Config, ConfigError
-from detent.envs import make_envs
+from detent.config import Config
+from detent.envs import EnvFactory, make_envs
+from detent.errors import ConfigError
+from detent.models import checkpoints
 from detent.models.normalize import RewardScaler
 from detent.models.policy import Policy
 from detent.paper.scores import normalized
-from detent.rollouts.collector import Collector
-from detent.rollouts.prepare import make_batch
+from detent.rollouts.batch import Batch
 from detent.rollouts.rollout import NonFiniteError, Rollout, checksum, require_finite, require_finite_rows
-from detent.seeding import derive
+from detent.seeding import derive_seed
 from detent.training import checkpoint
+from detent.training.engine import make_collector, make_update_rule
 from detent.training.evaluate import Evaluator, success_rates
 from detent.training.progress import Reporter
 from detent.training.run_directory import RunLog
@@ -52,17 +51,18 @@ class Result:
 class Trainer:
     """Everything that changes during a run."""
 
-    def __init__(self, config: Config, reporter: Reporter, on_iteration: Hook | None) -> None:
+    def __init__(
+        self, config: Config, reporter: Reporter, on_iteration: Hook | None, factory: EnvFactory | None = None
+    ) -> None:
+        """`factory` makes the environments where the configuration has no name for them."""
         self.config, self.reporter, self.on_iteration = config, reporter, on_iteration
         self.device = torch.device(config.device)
-        self.envs = make_envs(config.task, config.env, config.env.num_envs, config.threads)
+        self.envs = make_envs(config.task, config.env, config.env.num_envs, config.threads, factory)
         self.spec = self.envs.spec
-        self._evaluator = Evaluator(config)
+        self._evaluator = Evaluator(config, factory)
         self.policy = Policy(self.spec, config).to(self.device)
         self.rule = make_update_rule(self.policy, config)
-        # EnvPool's environments can be split; others bring processes of their own, or none.
-        processes = config.update.processes if config.env.backend == "envpool" else 1
-        self.collector = Collector(self.policy, self.envs, config, processes)
+        self.collector = make_collector(self.policy, self.envs, config)
         self.reward_scaler = RewardScaler(config.env.num_envs, config.advantage.gamma, config.normalize.clip).to(
             self.device
         )
@@ -70,7 +70,7 @@ class Trainer:
         self.unfinished = torch.zeros(config.env.num_envs, dtype=torch.long)
         """Length so far of each environment's running episode."""
         self.rebuilt_at = 0
-        self.best: tuple[int, checkpoint.Score] | None = None
+        self.best: tuple[int, checkpoints.Score] | None = None
         self.last_evaluation: Row | None = None
 
     @property
@@ -84,7 +84,7 @@ class Trainer:
         self.reporter.start(config, log.path, (*self.spec.observation.notes, *self.rule.notes))
         with StopRequest(self.reporter.message) as stop:
             if self.iteration == 0:
-                if config.init_from and self.step not in checkpoint.steps(log.path):
+                if config.init_from and self.step not in checkpoints.steps(log.path):
                     # The other run may go on; this one is resumed from what it was given.
                     self._save(log, "scheduled")
                 self._warm_up()
@@ -128,8 +128,8 @@ class Trainer:
         if config.update.anneal:
             learning_rate *= max(0.0, 1 - self.iteration * config.batch_size / config.schedule_steps)
         bootstrapping = config.advantage.bootstrap_on_termination
-        also = {"explained_variance": explained_variance(batch), "checksum": checksum(rollout, bootstrapping)}
-        losses = self.rule.update(batch, learning_rate, self._generator("shuffle"), also)
+        extra_scalars = {"explained_variance": explained_variance(batch), "checksum": checksum(rollout, bootstrapping)}
+        losses = self.rule.update(batch, learning_rate, self._generator("shuffle"), extra_scalars)
         require_finite(rollout, bootstrapping, losses.pop("checksum"))
         if not all(map(math.isfinite, losses.values())):
             raise NonFiniteError(f"the update of iteration {self.iteration + 1} gave {losses}")
@@ -153,7 +153,7 @@ class Trainer:
         reward = rollout.reward.to(self.device)
         if self.config.normalize.reward:
             reward = self.reward_scaler(reward, rollout.ended.to(self.device))
-        return make_batch(self.policy, rollout, reward, self.config.advantage)
+        return Batch.from_rollout(self.policy, rollout, reward, self.config.advantage)
 
     def _episodes(self, rollout: Rollout) -> Row:
         """Statistics of the episodes that ended in this rollout; None where there was none."""
@@ -173,7 +173,7 @@ class Trainer:
             return
         generator = self._generator("warm-up")
         low, high = torch.tensor(self.spec.action.low), torch.tensor(self.spec.action.high)
-        observation = self.envs.reset(derive(self.config.seed, "warm-up-envs"))
+        observation = self.envs.reset(derive_seed(self.config.seed, "warm-up-envs"))
         seen = [observation["state"]]
         for _ in range(self.config.normalize.warmup_steps - 1):
             uniform = torch.rand(self.config.env.num_envs, len(low), generator=generator, device=self.device)
@@ -193,9 +193,9 @@ class Trainer:
         self.reward_scaler.forget_episodes()
 
     def _generator(self, stream: str) -> torch.Generator:
-        return torch.Generator(self.device).manual_seed(derive(self.config.seed, stream, self.iteration))
+        return torch.Generator(self.device).manual_seed(derive_seed(self.config.seed, stream, self.iteration))
 
-    def _evaluate(self, log: RunLog) -> checkpoint.Score:
+    def _evaluate(self, log: RunLog) -> checkpoints.Score:
         """Play the evaluation episodes both ways and log them; what policies are ranked by."""
         row = self._evaluator.row(self.policy, self.step, self.iteration)
         log.append("evals", row)
@@ -203,32 +203,32 @@ class Trainer:
         self.reporter.evaluation(row)
         return row["stochastic"].get("success_once", 0.0), row["stochastic"]["return"]
 
-    def _improves(self, score: checkpoint.Score) -> bool:
+    def _improves(self, score: checkpoints.Score) -> bool:
         """Whether this is the best policy so far; from now on it is."""
         if self.best is not None and score <= self.best[1]:
             return False
         self.best = (self.step, score)
         return True
 
-    def _save(self, log: RunLog, kind: checkpoint.Kind) -> None:
+    def _save(self, log: RunLog, kind: checkpoints.Kind) -> None:
         log.sync()
         best_step, best_score = self.best or (None, None)
-        state = checkpoint.State(self.step, self.iteration, kind, best_step, best_score, self.spec)
+        state = checkpoints.State(self.step, self.iteration, kind, best_step, best_score, self.spec)
         trainer = {f"adam/{key}": value for key, value in self.rule.state().items()}
         trainer |= {f"reward/{key}": value for key, value in self.reward_scaler.state_dict().items()}
         path = checkpoint.save(log.path, state, self.policy.state_dict(), trainer)
         checkpoint.prune(log.path, self.config.checkpoint.keep)
         self.reporter.checkpoint(path, kind)
 
-    def restore(self, run: Path, state: checkpoint.State) -> None:
+    def restore(self, run: Path, state: checkpoints.State) -> None:
         """Take everything from a checkpoint of this run."""
         if state.spec != self.spec:
             raise ConfigError(f"the environment is not the one of the run: it had {state.spec}, it has {self.spec}")
-        path = checkpoint.directory(run, state.step)
-        self.policy.load_state_dict(checkpoint.load_tensors(path, "policy"))
-        trainer = checkpoint.load_tensors(path, "trainer", str(self.device))
-        self.rule.load_state(checkpoint.under("adam/", trainer))
-        self.reward_scaler.load_state_dict(checkpoint.under("reward/", trainer))
+        path = checkpoints.directory(run, state.step)
+        self.policy.load_state_dict(checkpoints.load_tensors(path, "policy"))
+        trainer = checkpoints.load_tensors(path, "trainer", str(self.device))
+        self.rule.load_state(checkpoints.under("adam/", trainer))
+        self.reward_scaler.load_state_dict(checkpoints.under("reward/", trainer))
         self.iteration = state.iteration
         if state.best_step is not None and state.best_score is not None:
             self.best = (state.best_step, state.best_score)
@@ -239,9 +239,9 @@ class Trainer:
         self.collector.close()
         self._evaluator.close()
 
-    def start_from(self, run: Path) -> None:
+    def start_from(self, run: Path, trust: bool = False) -> None:
         """Take the best policy of another run, to fine-tune it."""
-        policy, state, config = checkpoint.load_policy(run)
+        policy, state, config = checkpoints.load_policy(run, trust=trust)
         parts = {
             name: (getattr(config, name), getattr(self.config, name)) for name in ("encoder", "actor", "head", "critic")
         }
@@ -256,12 +256,6 @@ class Trainer:
                 "give the same spaces, variant and settings"
             )
         self.policy.load_state_dict(policy.state_dict())
-
-
-def make_update_rule(policy: Policy, config: Config) -> FirstOrder | TrustRegion:
-    if config.algo == "trpo":
-        return TrustRegion(policy, config)
-    return FirstOrder(policy, make_policy_loss(config), config.update)
 
 
 def explained_variance(batch: Batch) -> Tensor:

@@ -70,7 +70,7 @@ def record(
     `make_env` makes the environment with `render_mode="rgb_array"`. An episode of n steps is n + 1 pictures. `fps` is
     the environment's own rate unless given; a gif drops pictures above 25 a second and is 240 wide or high at most.
     """
-    from detent.config import ConfigError
+    from detent.errors import ConfigError
 
     unknown = sorted(set(formats) - set(_WRITERS))
     if unknown:
@@ -106,18 +106,22 @@ def record_run(
     max_steps: int = 1000,
     deterministic: bool = True,
     seed: int = 0,
+    trust: bool = False,
 ) -> list[Path]:
-    """Film the policy of a run on its own task; `stem` is by default `RUN/videos/step-<step>`."""
+    """Record a video of a run's policy on its own task; `stem` is by default `RUN/videos/step-<step>`."""
     import torch
 
-    from detent.envs import make_for_film
-    from detent.seeding import derive
-    from detent.training.checkpoint import load_policy
+    from detent.config.io import read_run_config
+    from detent.envs import make_rendering_env
+    from detent.models.checkpoints import load_policy
+    from detent.seeding import derive_seed
+    from detent.training.plugins import require_trust
 
-    policy, state, config = load_policy(run, checkpoint)
-    generator = torch.Generator().manual_seed(derive(seed, "video"))
+    require_trust(read_run_config(run), run, trust)
+    policy, state, config = load_policy(run, checkpoint, trust=trust)
+    generator = torch.Generator().manual_seed(derive_seed(seed, "video"))
     return record(
-        lambda: make_for_film(config.task, config.env),
+        lambda: make_rendering_env(config.task, config.env),
         lambda observation: policy(observation, deterministic=deterministic, generator=generator),
         stem or run / "videos" / f"step-{state.step}",
         episodes=episodes,

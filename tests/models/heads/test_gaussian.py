@@ -12,7 +12,8 @@ from scipy import integrate, stats
 from torch import Tensor
 
 from detent.config import HeadConfig
-from detent.models.heads import GaussianHead, make_head
+from detent.models.heads import make_head
+from detent.models.heads.gaussian import GaussianHead
 from detent.spec import ActionSpec
 
 LOW, HIGH = (-3.0, 0.0, -0.4), (-1.0, 10.0, 0.4)

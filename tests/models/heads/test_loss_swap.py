@@ -6,7 +6,8 @@ import torch
 from scipy import special, stats
 
 from detent.config import HeadConfig
-from detent.models.heads import LossSwapHead, make_head
+from detent.models.heads import make_head
+from detent.models.heads.loss_swap import LossSwapHead
 from detent.spec import ActionSpec
 
 LOW, HIGH = (-3.0, 0.0, -0.4), (-1.0, 10.0, 0.4)

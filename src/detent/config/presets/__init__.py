@@ -8,11 +8,13 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from detent.config import Config, ConfigError, nearest
+from detent.config import Config
 from detent.config.io import override, to_dict
+from detent.errors import ConfigError, nearest
 
 PRESETS = ("paper", "authors", "fast")
 ALGORITHMS = ("ppo", "spo", "trpo", "td3")
+"""Built in; an `algo` may also be a plug-in, which only its registry knows."""
 BASELINES = ("td3",)
 """Algorithms with networks of their own: variant and algorithm are one, and on-policy settings do not apply."""
 _ON_POLICY = ("actor", "head", "critic", "normalize", "advantage", "update")
@@ -94,7 +96,6 @@ def _require_known(preset: str, variant: str, algo: str) -> None:
     for what, name, valid in (
         ("preset", preset, PRESETS),
         ("variant", variant, tuple(table("variants"))),
-        ("algo", algo, ALGORITHMS),
     ):
         if name not in valid:
             raise ConfigError(f"there is no {what} '{name}'; {nearest(name, valid)}")

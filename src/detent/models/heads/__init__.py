@@ -1,23 +1,28 @@
-"""Action distributions; a new one is a file and a line here."""
+"""Action distributions, one file each; further ones are plug-ins."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from detent.config import HeadConfig
-from detent.models.heads.base import Head
-from detent.models.heads.categorical import CategoricalHead
-from detent.models.heads.gaussian import GaussianHead
-from detent.models.heads.loss_swap import LossSwapHead
+from detent.registry import Registry
 from detent.spec import ActionSpec
 
-HEADS: dict[str, type[CategoricalHead] | type[GaussianHead] | type[LossSwapHead]] = {
-    "categorical": CategoricalHead,
-    "gaussian": GaussianHead,
-    "loss-swap": LossSwapHead,
-}
+if TYPE_CHECKING:
+    from detent.models.heads.base import Head
+
+HEADS = Registry(
+    "head",
+    "detent.heads",
+    {
+        "categorical": "detent.models.heads.categorical:CategoricalHead",
+        "gaussian": "detent.models.heads.gaussian:GaussianHead",
+        "loss-swap": "detent.models.heads.loss_swap:LossSwapHead",
+    },
+    base="detent.models.heads.base:Head",
+)
 
 
 def make_head(action: ActionSpec, config: HeadConfig) -> Head:
-    return HEADS[config.kind](action, config)
-
-
-__all__ = ["HEADS", "CategoricalHead", "GaussianHead", "Head", "LossSwapHead", "make_head"]
+    head: Head = HEADS.make(config.kind, action, config, options=config.options, setting="head.options")
+    return head

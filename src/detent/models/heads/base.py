@@ -1,93 +1,88 @@
-"""What an action distribution must be able to do."""
+"""The interface of an action distribution."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor, nn
 
-
-@dataclass(frozen=True)
-class Likelihood:
-    """What an update asks of a distribution about the choices that were made."""
-
-    log_prob: Tensor
-    """`[B, m]`."""
-    entropy: Tensor
-    """`[B, m]`."""
-    backward: Callable[[Tensor], Tensor]
-    """From `weights` `[B]` to the gradient of sum(weights * log_prob) in the network's outputs, to be called once; that
-    in the head's own parameters is written to their `grad`."""
+SAMPLES = 64
+"""Choices drawn per state where a head has no exact KL or Fisher product."""
 
 
 class Head(nn.Module, ABC):
     """A factorized action distribution over m dimensions, worked on through its parameters `[B, m, P]`.
 
-    A *choice* is what was drawn and what a rollout stores: bin indices for a categorical head, the unclipped sample
-    for a Gaussian. `to_action` turns it into an action inside the Box; nothing ever maps an action back to a choice.
+    A *choice* (others say raw action, or bin index) is what was drawn and what a rollout stores: bin indices for a
+    categorical head, the unclipped sample for a Gaussian. `to_action` turns it into an action inside the Box; nothing
+    ever maps an action back to a choice.
+
+    A head is made of the action's bounds and the `head` section of the configuration, and of its own `Options` where it
+    has a dataclass of that name. The abstract methods are all it needs; the others have defaults that are correct for
+    every head and slower than an exact form.
     """
 
     num_outputs: int
     """Numbers per state that the network's last layer must give."""
+    output_gain = 0.01
+    """Scale of the orthogonal initialization of that layer."""
 
     @abstractmethod
     def forward(self, outputs: Tensor) -> Tensor:
-        """Network outputs `[B, num_outputs]` to distribution parameters `[B, m, P]`."""
+        """Map network outputs `[B, num_outputs]` to distribution parameters `[B, m, P]`."""
 
     @abstractmethod
     def sample(self, params: Tensor, generator: Generator | None = None) -> Tensor:
-        """A random choice `[B, m]`."""
+        """Draw a choice `[B, m]`."""
 
     @abstractmethod
     def mode(self, params: Tensor) -> Tensor:
-        """The most probable choice `[B, m]`."""
+        """Return the most probable choice `[B, m]`."""
 
     @abstractmethod
     def log_prob(self, params: Tensor, choice: Tensor) -> Tensor:
-        """Log-probability (or log-density) of each dimension's choice `[B, m]`."""
-
-    def draw(self, outputs: Tensor, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
-        """`sample` from the network's outputs, and its `log_prob`; a closed form is faster than this."""
-        params = self(outputs)
-        choice = self.sample(params, generator)
-        return choice, self.log_prob(params, choice)
-
-    def likelihood(self, outputs: Tensor, choice: Tensor) -> Likelihood:
-        """`log_prob` and `entropy` from the network's outputs, with the way back; a closed form is faster than this."""
-        with torch.enable_grad():
-            leaf = outputs.detach().requires_grad_()
-            params = self(leaf)
-            log_prob = self.log_prob(params, choice)
-
-        def backward(weights: Tensor) -> Tensor:
-            weights = weights[:, None].expand_as(log_prob)
-            gradient, *own = torch.autograd.grad(log_prob, [leaf, *self.parameters()], weights)
-            for parameter, own_gradient in zip(self.parameters(), own, strict=True):
-                assert parameter.grad is not None
-                parameter.grad.copy_(own_gradient)
-            return gradient
-
-        return Likelihood(log_prob.detach(), self.entropy(params.detach()), backward)
+        """Return the log-probability (or log-density) of each dimension's choice `[B, m]`."""
 
     @abstractmethod
     def entropy(self, params: Tensor) -> Tensor:
-        """Entropy of each dimension `[B, m]`."""
-
-    @abstractmethod
-    def kl(self, old: Tensor, new: Tensor) -> Tensor:
-        """KL(old || new) of each dimension `[B, m]`."""
-
-    @abstractmethod
-    def fisher_product(self, params: Tensor, tangent: Tensor) -> Tensor:
-        """The Fisher matrix of each state's distribution times `tangent`, a change of its `params`, `[B, m, P]`."""
-
-    def statistics(self, entropy: Tensor) -> dict[str, Tensor]:
-        """Further numbers worth logging that the entropy `[B, m]` tells."""
-        return {}
+        """Return the entropy of each dimension `[B, m]`."""
 
     @abstractmethod
     def to_action(self, choice: Tensor) -> Tensor:
-        """The action `[B, m]` inside the Box that a choice stands for."""
+        """Return the action `[B, m]` inside the Box that a choice stands for."""
+
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        """Return KL(old || new) of each dimension `[B, m]`; by default estimated from samples.
+
+        The estimate E[r - 1 - log r] is never negative and has no bias; the samples are the same for the same `old`.
+        """
+        estimates = []
+        for choice in self._samples(old):
+            log_ratio = self.log_prob(new, choice) - self.log_prob(old, choice)
+            estimates.append(log_ratio.expm1() - log_ratio)
+        return torch.stack(estimates).mean(0)
+
+    def fisher_product(self, params: Tensor, tangent: Tensor) -> Tensor:
+        """Return the Fisher matrix of each state's distribution times `tangent`, a change of its `params`, `[B, m, P]`.
+
+        By default E[g g^T] tangent over samples, with the score g from autograd; the samples are the same for the same
+        `params`, so that conjugate gradients see one matrix.
+        """
+        products = []
+        for choice in self._samples(params):
+            with torch.enable_grad():
+                leaf = params.detach().requires_grad_()
+                (score,) = torch.autograd.grad(self.log_prob(leaf, choice).sum(), leaf)
+            products.append(score * (score * tangent).sum(-1, keepdim=True))
+        return torch.stack(products).mean(0)
+
+    def _samples(self, params: Tensor) -> list[Tensor]:
+        """Draw SAMPLES choices, always the same ones for the same parameters."""
+        generator = torch.Generator(params.device).manual_seed(0)
+        with torch.no_grad():
+            return [self.sample(params.detach(), generator) for _ in range(SAMPLES)]
+
+    def statistics(self, entropy: Tensor) -> dict[str, Tensor]:
+        """Return further scalars worth logging that follow from the entropy `[B, m]`."""
+        return {}

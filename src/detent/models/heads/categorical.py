@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import log_softmax
 
 from detent.config import HeadConfig
-from detent.models.heads.base import Head, Likelihood
+from detent.models.heads.base import Head
 from detent.spec import ActionSpec, bin_positions
 
 
@@ -38,19 +38,6 @@ class CategoricalHead(Head):
 
     def log_prob(self, params: Tensor, choice: Tensor) -> Tensor:
         return params.gather(-1, choice.long().unsqueeze(-1)).squeeze(-1)
-
-    def likelihood(self, outputs: Tensor, choice: Tensor) -> Likelihood:
-        params, index = self(outputs), choice.long().unsqueeze(-1)
-        probability = params.exp()
-
-        def backward(weights: Tensor) -> Tensor:
-            # The gradient of a weighted cross-entropy: w (onehot - p).
-            weights = weights[:, None, None]
-            gradient: Tensor = probability.mul_(-weights)
-            return gradient.scatter_add_(-1, index, weights.expand_as(index)).flatten(start_dim=1)
-
-        log_prob = params.gather(-1, index).squeeze(-1)
-        return Likelihood(log_prob, -(probability * params).sum(-1), backward)
 
     def entropy(self, params: Tensor) -> Tensor:
         return -(params.exp() * params).sum(-1)

@@ -8,10 +8,10 @@ import torch
 from torch import Generator, Tensor, nn
 
 from detent.config import HeadConfig
-from detent.models.heads.base import Head, Likelihood
+from detent.models.heads.base import Head
 from detent.spec import ActionSpec
 
-_HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
 
 class DiagonalGaussian(Head):
@@ -38,10 +38,10 @@ class DiagonalGaussian(Head):
 
     def log_prob(self, params: Tensor, choice: Tensor) -> Tensor:
         mean, log_std = params.unbind(-1)
-        return _log_density((choice - mean) * (-log_std).exp(), log_std)
+        return log_density((choice - mean) * (-log_std).exp(), log_std)
 
     def entropy(self, params: Tensor) -> Tensor:
-        return params[..., 1] + 0.5 + _HALF_LOG_TWO_PI
+        return params[..., 1] + 0.5 + HALF_LOG_TWO_PI
 
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
         old_mean, old_log_std = old.unbind(-1)
@@ -55,7 +55,7 @@ class DiagonalGaussian(Head):
         return torch.stack([mean * (-2 * params[..., 1]).exp(), 2 * log_std], dim=-1)
 
     def statistics(self, entropy: Tensor) -> dict[str, Tensor]:
-        return {"std": (entropy.detach() - 0.5 - _HALF_LOG_TWO_PI).exp().mean()}
+        return {"std": (entropy.detach() - 0.5 - HALF_LOG_TWO_PI).exp().mean()}
 
     def to_action(self, choice: Tensor) -> Tensor:
         return choice.clamp(self.low, self.high)
@@ -66,7 +66,7 @@ class GaussianHead(DiagonalGaussian):
 
     def __init__(self, action: ActionSpec, config: HeadConfig) -> None:
         super().__init__(action)
-        self._squash = config.mean == "squashed"
+        self.squash = config.mean == "squashed"
         self._log_std_init = config.log_std_init
         if config.log_std == "state-dependent":
             self.num_outputs = 2 * action.size
@@ -81,36 +81,11 @@ class GaussianHead(DiagonalGaussian):
             log_std = log_std + self._log_std_init
         else:
             mean, log_std = outputs, self.log_std.expand_as(outputs)
-        if self._squash:
+        if self.squash:
             mean = (self.high + self.low) / 2 + (self.high - self.low) / 2 * mean.tanh()
         return torch.stack([mean, log_std], dim=-1)
 
-    def draw(self, outputs: Tensor, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
-        log_std = self.log_std
-        if self._squash or log_std is None:
-            return super().draw(outputs, generator)
-        noise = torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype, device=outputs.device)
-        choice = torch.addcmul(outputs, log_std.exp(), noise)
-        return choice, _log_density((choice - outputs) * (-log_std).exp(), log_std)
 
-    def likelihood(self, outputs: Tensor, choice: Tensor) -> Likelihood:
-        log_std = self.log_std
-        if self._squash or log_std is None:
-            return super().likelihood(outputs, choice)
-        precision = (-log_std).exp()
-        z = (choice - outputs) * precision
-
-        def backward(weights: Tensor) -> Tensor:
-            # The gradient of a weighted squared error: w z / sigma in the mean, w (z^2 - 1) in log sigma.
-            weights = weights[:, None]
-            weighted = weights * z
-            torch.sum(weighted * z - weights, 0, out=log_std.grad)
-            return weighted * precision
-
-        entropy = log_std + (0.5 + _HALF_LOG_TWO_PI)
-        return Likelihood(_log_density(z, log_std), entropy.expand_as(z), backward)
-
-
-def _log_density(z: Tensor, log_std: Tensor) -> Tensor:
-    """Of a normal distribution, `z` standard deviations from its mean."""
-    return torch.addcmul(-_HALF_LOG_TWO_PI - log_std, z, z, value=-0.5)
+def log_density(z: Tensor, log_std: Tensor) -> Tensor:
+    """Return the log-density of a normal distribution, `z` standard deviations from its mean."""
+    return torch.addcmul(-HALF_LOG_TWO_PI - log_std, z, z, value=-0.5)

@@ -1,1 +1,37 @@
-"""Trunks of actor and critic, and encoders of observations."""
+"""Trunks of actor and critic, and encoders of observations; further ones are plug-ins.
+
+A trunk is made of the number of its inputs and a `NetworkConfig`, maps `[B, inputs]` to `[B, num_features]` and says
+`num_features`. An encoder is made of an `ObservationSpec` and an `EncoderConfig`, maps a normalized observation to
+`[B, num_features]` and says `num_features`. Both get their own `Options` as well where they bring such a dataclass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from detent.config import EncoderConfig, NetworkConfig
+from detent.registry import Registry
+from detent.spec import ObservationSpec
+
+TRUNKS = Registry(
+    "trunk",
+    "detent.trunks",
+    {"rn": "detent.models.networks.trunks:RegularizedNetwork", "mlp": "detent.models.networks.trunks:MLP"},
+    base="torch.nn:Module",
+)
+ENCODERS = Registry(
+    "encoder",
+    "detent.encoders",
+    {"nature": "detent.models.networks.encoders:NatureEncoder"},
+    base="torch.nn:Module",
+)
+
+
+def make_trunk(inputs: int, config: NetworkConfig, section: str) -> Any:
+    """Make the trunk of `section`, `actor` or `critic`; anything with `num_features`."""
+    return TRUNKS.make(config.kind, inputs, config, options=config.options, setting=f"{section}.options")
+
+
+def make_encoder(observation: ObservationSpec, config: EncoderConfig) -> Any:
+    """Make the encoder; any module with `num_features`."""
+    return ENCODERS.make(config.kind, observation, config, options=config.options, setting="encoder.options")

@@ -1,0 +1,126 @@
+"""Faster forms of built-in heads and losses: drawing choices, log-probabilities with their gradient.
+
+They are looked up by exact type, because a subclass may mean something else by the same network outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from detent.algorithms.ppo import PPOLoss
+from detent.algorithms.spo import MAX_LOG_RATIO, SPOLoss, bounded_ratio
+from detent.models.critics.scalar import value_errors
+from detent.models.heads.base import Head
+from detent.models.heads.categorical import CategoricalHead
+from detent.models.heads.gaussian import HALF_LOG_TWO_PI, GaussianHead, log_density
+from detent.models.heads.loss_swap import LossSwapHead
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """What an update asks of a distribution about the choices that were made."""
+
+    log_prob: Tensor
+    """`[B, m]`."""
+    entropy: Tensor
+    """`[B, m]`."""
+    backward: Callable[[Tensor], Tensor]
+    """From `weights` `[B]` to the gradient of sum(weights * log_prob) in the network's outputs, to be called once; that
+    in the head's own parameters is written to their `grad`."""
+
+
+def autograd_likelihood(head: Head, outputs: Tensor, choice: Tensor) -> Likelihood:
+    """Work for every head, by autograd between the network's outputs and the log-probabilities."""
+    with torch.enable_grad():
+        leaf = outputs.detach().requires_grad_()
+        params = head(leaf)
+        log_prob = head.log_prob(params, choice)
+
+    def backward(weights: Tensor) -> Tensor:
+        weights = weights[:, None].expand_as(log_prob)
+        gradient, *own = torch.autograd.grad(log_prob, [leaf, *head.parameters()], weights)
+        for parameter, own_gradient in zip(head.parameters(), own, strict=True):
+            assert parameter.grad is not None
+            parameter.grad.copy_(own_gradient)
+        return gradient
+
+    return Likelihood(log_prob.detach(), head.entropy(params.detach()), backward)
+
+
+def categorical_likelihood(head: CategoricalHead, outputs: Tensor, choice: Tensor) -> Likelihood:
+    params, index = head(outputs), choice.long().unsqueeze(-1)
+    probability = params.exp()
+
+    def backward(weights: Tensor) -> Tensor:
+        # The gradient of a weighted cross-entropy: w (onehot - p).
+        weights = weights[:, None, None]
+        gradient: Tensor = probability.mul_(-weights)
+        return gradient.scatter_add_(-1, index, weights.expand_as(index)).flatten(start_dim=1)
+
+    log_prob = params.gather(-1, index).squeeze(-1)
+    return Likelihood(log_prob, -(probability * params).sum(-1), backward)
+
+
+def gaussian_likelihood(head: GaussianHead, outputs: Tensor, choice: Tensor) -> Likelihood:
+    log_std = head.log_std
+    if head.squash or log_std is None:
+        return autograd_likelihood(head, outputs, choice)
+    precision = (-log_std).exp()
+    z = (choice - outputs) * precision
+
+    def backward(weights: Tensor) -> Tensor:
+        # The gradient of a weighted squared error: w z / sigma in the mean, w (z^2 - 1) in log sigma.
+        weights = weights[:, None]
+        weighted = weights * z
+        torch.sum(weighted * z - weights, 0, out=log_std.grad)
+        return weighted * precision
+
+    entropy = log_std + (0.5 + HALF_LOG_TWO_PI)
+    return Likelihood(log_density(z, log_std), entropy.expand_as(z), backward)
+
+
+LIKELIHOODS: dict[type[Head], Callable[[Any, Tensor, Tensor], Likelihood]] = {
+    CategoricalHead: categorical_likelihood,
+    GaussianHead: gaussian_likelihood,
+    LossSwapHead: autograd_likelihood,
+}
+"""Heads that the accelerated engine takes; `LIKELIHOODS[MyHead] = autograd_likelihood` adds a plug-in."""
+
+
+def draw(head: Head, outputs: Tensor, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
+    """Sample a choice `[B, m]` from the network's outputs; return it and its log-probability `[B, m]`."""
+    if type(head) is GaussianHead and head.log_std is not None and not head.squash:
+        log_std = head.log_std
+        noise = torch.randn(outputs.shape, generator=generator, dtype=outputs.dtype, device=outputs.device)
+        choice = torch.addcmul(outputs, log_std.exp(), noise)
+        return choice, log_density((choice - outputs) * (-log_std).exp(), log_std)
+    params = head(outputs)
+    choice = head.sample(params, generator)
+    return choice, head.log_prob(params, choice)
+
+
+def ppo_gradient(loss: PPOLoss, log_ratio: Tensor, advantages: Tensor) -> Tensor:
+    _, gain, clipped = loss.gains(log_ratio, advantages)
+    return torch.where(gain <= clipped, -gain, 0.0)
+
+
+def spo_gradient(loss: SPOLoss, log_ratio: Tensor, advantages: Tensor) -> Tensor:
+    ratio = bounded_ratio(log_ratio)
+    slope = ratio * (advantages.abs() / loss.epsilon * (ratio - 1) - advantages)
+    return torch.where(log_ratio.abs() <= MAX_LOG_RATIO, slope, 0.0)
+
+
+LOSS_GRADIENTS: dict[type, Callable[[Any, Tensor, Tensor], Tensor]] = {PPOLoss: ppo_gradient, SPOLoss: spo_gradient}
+"""The gradient `[B]` of the loss, summed over transitions, in the log-ratios `[B]`."""
+
+
+def value_gradient(value: Tensor, returns: Tensor, old_value: Tensor, clip: float) -> Tensor:
+    """Return the gradient `[B]` of half the summed squared errors in `value` `[B]`."""
+    error, held = value_errors(value, returns, old_value, clip)
+    # Where the worse error is that of a held value, a change of the value changes nothing.
+    return torch.where(error.abs() >= held.abs(), error, 0.0)

@@ -1,0 +1,60 @@
+"""What tyro needs to know about settings besides their types: short flags, positions, key=value tables."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Annotated, Any, Literal
+
+from tyro.conf import Positional, arg
+from tyro.constructors import PrimitiveConstructorSpec
+
+from detent.config import ActorConfig, Config, CriticConfig, EncoderConfig, EnvConfig, HeadConfig, UpdateConfig
+from detent.errors import ConfigError
+
+
+def parse_table(words: list[str]) -> dict[str, Any]:
+    """Read `key=value` words; a value is read as TOML (numbers, true, [lists]) and as plain text where it is not."""
+    out: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not (key and equals):
+            raise ConfigError(f"a table of settings takes key=value pairs; found '{word}'")
+        try:
+            out[key] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            out[key] = text
+    return out
+
+
+TABLE = Annotated[
+    dict[str, Any],
+    PrimitiveConstructorSpec(
+        nargs="*",
+        metavar="KEY=VALUE",
+        instance_from_str=parse_table,
+        is_instance=lambda value: isinstance(value, dict),
+        str_from_instance=lambda table: [f"{key}={value}" for key, value in table.items()],
+    ),
+]
+ANNOTATIONS: dict[type, dict[str, Any]] = {
+    Config: {"task": Positional[str], "log_options": TABLE},
+    EnvConfig: {
+        "num_envs": Annotated[int, arg(aliases=["--envs"])],
+        "obs": Annotated[Literal["state", "rgb", "rgb+state"], arg(aliases=["--obs"])],
+        "kwargs": TABLE,
+        "options": TABLE,
+        "action_low": Annotated[tuple[float, ...], arg(aliases=["--action-low"])],
+        "action_high": Annotated[tuple[float, ...], arg(aliases=["--action-high"])],
+    },
+    EncoderConfig: {"options": TABLE},
+    ActorConfig: {"width": Annotated[int, arg(aliases=["--width"])], "options": TABLE},
+    CriticConfig: {"options": TABLE, "head_options": TABLE},
+    HeadConfig: {"bins": Annotated[int, arg(aliases=["--bins"])], "options": TABLE},
+    UpdateConfig: {"options": TABLE},
+}
+
+
+def annotate_settings() -> None:
+    """Add tyro's annotations to the settings, which themselves know nothing of the command line."""
+    for section, hints in ANNOTATIONS.items():
+        section.__annotations__ = {**section.__annotations__, **hints}

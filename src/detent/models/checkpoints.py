@@ -1,0 +1,160 @@
+"""Reading checkpoints: checked by hash, a damaged one refused by name; nothing in them can run code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from detent.config import Config
+from detent.config.io import read_run_config
+from detent.config.presets import BASELINES
+from detent.errors import ConfigError, RunError
+from detent.models.policy import Policy, model_plugins
+from detent.registry import allow_imports
+from detent.spec import ActionSpec, EnvSpec, ObservationSpec
+
+Kind = Literal["scheduled", "final", "best"]
+"""`scheduled`: environments are rebuilt here in every run, so resuming is exact; `final`: saved where the run
+ended or was stopped; `best`: saved only because its evaluation was the best so far."""
+
+
+Score = tuple[float, float]
+"""What policies are ranked by: success rate (0 where none was ever reported), then return."""
+
+
+class DamagedCheckpointError(RunError):
+    """A checkpoint whose files are missing, torn or changed."""
+
+
+@dataclass(frozen=True)
+class State:
+    """What `state.json` holds beside the hashes."""
+
+    step: int
+    iteration: int
+    kind: Kind
+    best_step: int | None
+    best_score: Score | None
+    spec: EnvSpec
+
+
+def directory(run: Path, step: int) -> Path:
+    return run / "checkpoints" / str(step)
+
+
+def steps(run: Path) -> list[int]:
+    """Steps of all checkpoints, ascending."""
+    return sorted(int(path.name) for path in (run / "checkpoints").glob("*") if path.name.isdigit())
+
+
+def read_state(path: Path) -> State:
+    """The verified `state.json` of a checkpoint; a damaged one is refused by name."""
+    try:
+        content = json.loads((path / "state.json").read_text())
+        hashes = content.pop("hashes")
+        for name in ("policy.safetensors", "trainer.safetensors"):
+            if sha256(path / name) != hashes[name]:
+                raise DamagedCheckpointError(f"checkpoint {path} is damaged: {name} does not match its hash")
+        spec, best_score = content.pop("spec"), content.pop("best_score")
+        return State(
+            **content,
+            best_score=None if best_score is None else (best_score[0], best_score[1]),
+            spec=EnvSpec(
+                ObservationSpec(
+                    spec["observation"]["size"],
+                    tuple(spec["observation"]["keys"]),
+                    tuple(spec["observation"].get("image", ())),
+                ),
+                ActionSpec(tuple(spec["action"]["low"]), tuple(spec["action"]["high"])),
+                spec["max_episode_steps"],
+            ),
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedCheckpointError(f"checkpoint {path} is damaged: {error}") from None
+
+
+def load_tensors(path: Path, name: Literal["policy", "trainer"], device: str = "cpu") -> dict[str, Tensor]:
+    try:
+        return load_file(path / f"{name}.safetensors", device=device)
+    except SafetensorError as error:
+        raise DamagedCheckpointError(f"checkpoint {path} is damaged: {name}.safetensors: {error}") from None
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix`, by the rest of their names."""
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def read_all(run: Path) -> tuple[list[State], dict[int, str]]:
+    """The intact checkpoints, ascending, and what is wrong with the others, newest first."""
+    states: list[State] = []
+    damaged: dict[int, str] = {}
+    for step in reversed(steps(run)):
+        try:
+            states.insert(0, read_state(directory(run, step)))
+        except DamagedCheckpointError as error:
+            damaged[step] = str(error)
+    return states, damaged
+
+
+def locate(run: Path, which: str) -> Path:
+    """The directory of checkpoint `best`, `latest` or a step number; a damaged one is passed over for those before."""
+    available = steps(run)
+    if not available:
+        raise ConfigError(f"{run} has no checkpoint yet")
+    if which in ("latest", "best"):
+        states, damaged = read_all(run)
+        if not states:
+            raise DamagedCheckpointError(f"{run} has no intact checkpoint: {'; '.join(damaged.values())}")
+        if available[-1] in damaged:
+            warnings.warn(f"{damaged[available[-1]]}; using one before", stacklevel=2)
+        intact = {state.step for state in states}
+        best = next((state.best_step for state in reversed(states) if state.best_step in intact), None)
+        return directory(run, states[-1].step if which == "latest" or best is None else best)
+    if not which.isdigit() or int(which) not in available:
+        raise ConfigError(
+            f"{run} has no checkpoint '{which}'; there are best, latest, {', '.join(map(str, available))}"
+        )
+    return directory(run, int(which))
+
+
+def load_policy(
+    run: Path | str, checkpoint: str | int = "best", device: str = "cpu", trust: bool = False
+) -> tuple[Policy, State, Config]:
+    """Return the policy of a run as it was saved, ready to act, with the state and configuration it belongs to."""
+    run = Path(run)
+    config = read_run_config(run)
+    if config.algo in BASELINES:
+        raise ConfigError(
+            f"{run} is a {config.algo} run, which has no Detent policy; its weights are in {run / 'weights'}, and "
+            f"detent.baselines.{config.algo}.load_actor reads them"
+        )
+    allow_imports(model_plugins(config), config.plugins, run, trust)
+    path = locate(run, str(checkpoint))
+    state = read_state(path)
+    policy = Policy(state.spec, config)
+    policy.load_state_dict(load_tensors(path, "policy"))
+    return policy.to(device).eval(), state, config
+
+
+def load(run: Path | str, checkpoint: str | int = "best", device: str = "cpu", *, trust: bool = False) -> Policy:
+    """Return the policy of a run: `action = load(run)(observation)`.
+
+    `checkpoint` is `best`, `latest` or a step number. A run that names plug-ins by import path is loaded only with
+    `trust`, because importing them runs their code.
+    """
+    return load_policy(run, checkpoint, device, trust)[0]
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,187 @@
+"""Open registries: heads, trunks, encoders, critics, losses, update rules, simulators and loggers by name.
+
+A name is looked up among the built-in entries, then among those a program registered by decorator, then among the
+entry points of installed packages; `package.module:Name` is imported. Nothing is imported before it is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, TypeVar
+
+from detent.config.io import override
+from detent.errors import ConfigError, nearest
+
+Entry = TypeVar("Entry")
+OWN_PACKAGE = __name__.partition(".")[0]
+
+
+def import_path(path: str, what: str) -> Any:
+    """Import `package.module:Name`; `what` opens the sentence about a path that leads nowhere."""
+    module_name, _, name = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:
+        raise ConfigError(f"{what} '{path}' cannot be imported: {type(error).__name__}: {error}") from error
+    return found
+
+
+def is_foreign_path(name: str) -> bool:
+    """Whether `name` is an import path into something other than Detent itself."""
+    return ":" in name and name.partition(":")[0].partition(".")[0] != OWN_PACKAGE
+
+
+class Registry:
+    """One kind of plug-in."""
+
+    def __init__(self, kind: str, group: str, builtin: Mapping[str, str], base: str = "") -> None:
+        """`group` names the entry points, `builtin` maps names to import paths, `base` is the class to subclass."""
+        self.kind, self.group = kind, group
+        self._builtin, self._base = dict(builtin), base
+        self._registered: dict[str, Any] = {}
+
+    def register(self, name: str) -> Callable[[Entry], Entry]:
+        """Return a decorator that enters a class under `name`."""
+
+        def enter(entry: Entry) -> Entry:
+            if not name or ":" in name:
+                raise ConfigError(f"'{name}' cannot name a {self.kind}; a colon is for import paths")
+            if name in self._builtin:
+                raise ConfigError(f"'{name}' is a {self.kind} of Detent's own; choose another name")
+            self._require_fitting(name, entry)
+            self._registered[name] = entry
+            return entry
+
+        return enter
+
+    def _entry_points(self) -> dict[str, EntryPoint]:
+        return {point.name: point for point in entry_points(group=self.group)}
+
+    def names(self) -> list[str]:
+        """Return every name that can be used without an import path; nothing is imported."""
+        return list(dict.fromkeys((*self._builtin, *self._registered, *self._entry_points())))
+
+    def known(self, name: str) -> bool:
+        """Whether `name` is registered; an import path is not."""
+        return name in self._builtin or name in self._registered or name in self._entry_points()
+
+    def require(self, name: str, setting: str) -> None:
+        """Refuse a name that is neither registered nor an import path."""
+        if not self.known(name) and ":" not in name:
+            raise ConfigError(
+                f"{setting} is '{name}'; there is no such {self.kind}: {nearest(name, self.names())} "
+                "(one of your own is named package.module:Name, or registered by a module in --plugins)"
+            )
+
+    def provider(self, name: str) -> str | None:
+        """Return the module that registered `name` by decorator; None for everything that is found without it."""
+        return self._registered[name].__module__ if name in self._registered else None
+
+    def get(self, name: str) -> Any:
+        """Return the entry `name`, imported now if need be."""
+        self.require(name, self.kind)
+        if name in self._builtin:
+            return import_path(self._builtin[name], self.kind)
+        if name in self._registered:
+            return self._registered[name]
+        points = self._entry_points()
+        if name in points:
+            entry = import_path(points[name].value, f"{self.kind} '{name}' of an installed package,")
+        else:
+            entry = import_path(name, self.kind)
+        self._require_fitting(name, entry)
+        return entry
+
+    def _require_fitting(self, name: str, entry: Any) -> None:
+        if not callable(entry):
+            raise ConfigError(f"{self.kind} '{name}' is {entry!r}, which cannot be called to make one")
+        if self._base:
+            base = import_path(self._base, "the base class")
+            if not (isinstance(entry, type) and issubclass(entry, base)):
+                raise ConfigError(f"{self.kind} '{name}' is {entry!r}; it must subclass detent.{base.__name__}")
+
+    def describe(self) -> dict[str, str]:
+        """Return the first line of every entry's docstring by name; what cannot be imported says so."""
+        return {name: self._first_line(name) for name in self.names()}
+
+    def _first_line(self, name: str) -> str:
+        try:
+            return (self.get(name).__doc__ or "").strip().partition("\n")[0]
+        except ConfigError as error:
+            return str(error)
+
+    def options(self, name: str, options: Mapping[str, Any], setting: str) -> Any | None:
+        """Return the options of `name` as the dataclass it brings in `Options`; None where it takes none."""
+        schema = getattr(self.get(name), "Options", None)
+        if schema is None:
+            if options:
+                raise ConfigError(f"{setting} has {', '.join(options)}; {self.kind} '{name}' takes no options")
+            return None
+        try:
+            defaults = schema()
+        except TypeError as error:
+            raise ConfigError(f"every option of {self.kind} '{name}' needs a default: {error}") from None
+        return override(defaults, options, f"{setting}.")
+
+    def make(self, name: str, *arguments: Any, options: Mapping[str, Any], setting: str) -> Any:
+        """Make a `name` of `arguments`, with its checked options behind them where it takes any."""
+        checked = self.options(name, options, setting)
+        return self.get(name)(*arguments) if checked is None else self.get(name)(*arguments, checked)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A plug-in that a configuration names."""
+
+    registry: Registry
+    name: str
+    setting: str
+    """Where it is named, `head.kind` for instance."""
+    options: Mapping[str, Any]
+    options_setting: str = ""
+
+    def check(self) -> None:
+        """Refuse an unknown name and options that the plug-in does not have."""
+        self.registry.require(self.name, self.setting)
+        self.registry.options(self.name, self.options, self.options_setting)
+
+
+def import_plugins(modules: Sequence[str]) -> None:
+    """Import the modules whose decorators register plug-ins."""
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            raise ConfigError(
+                f"the plug-in module '{module}' cannot be imported: {type(error).__name__}: {error}"
+            ) from error
+
+
+def providers(references: Iterable[Reference]) -> list[str]:
+    """Return the importable modules that registered the plug-ins of a configuration by decorator."""
+    found = (reference.registry.provider(reference.name) for reference in references)
+    return list(dict.fromkeys(module for module in found if module and module != "__main__"))
+
+
+def allow_imports(references: Iterable[Reference], plugins: Sequence[str], run: Path, trust: bool) -> None:
+    """Import the plug-in modules that a run's files name, with `trust`; without it refuse what needs an import.
+
+    A stranger's run must not run code. What is already registered, here or by an installed package, needs no trust.
+    """
+    if trust:
+        return import_plugins(plugins)
+    references = list(references)
+    needed = [reference.name for reference in references if is_foreign_path(reference.name)]
+    if not all(reference.registry.known(reference.name) or ":" in reference.name for reference in references):
+        needed += plugins
+    if needed:
+        raise ConfigError(
+            f"{run} names {', '.join(needed)}, and importing that runs its code; if you trust it, say so: "
+            "--trust on the command line, trust=True in Python"
+        )

@@ -1,0 +1,43 @@
+"""Loggers: where a run's rows go beside its own files; further ones are plug-ins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from detent.config import Config
+from detent.registry import Reference, Registry
+
+LOGGERS = Registry("logger", "detent.loggers", {"tensorboard": "detent.training.loggers.tensorboard:TensorBoardLogger"})
+
+
+class Logger(Protocol):
+    """Made of the run directory, the configuration and the step the run goes on from (and its `Options`)."""
+
+    def log(self, name: str, row: Mapping[str, Any]) -> None:
+        """Take a row of `metrics` or `evals`; `row["step"]` is the environment step, a missing number is None."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def logger_names(config: Config) -> list[str]:
+    return list(dict.fromkeys((*config.log, *(["tensorboard"] if config.tensorboard else []))))
+
+
+def logger_plugins(config: Config) -> list[Reference]:
+    """Return the loggers that a configuration names."""
+    return [
+        Reference(LOGGERS, name, "log", config.log_options.get(name, {}), f"log_options.{name}")
+        for name in logger_names(config)
+    ]
+
+
+def make_loggers(path: Path, config: Config, step: int) -> list[Logger]:
+    return [
+        reference.registry.make(
+            reference.name, path, config, step, options=reference.options, setting=reference.options_setting
+        )
+        for reference in logger_plugins(config)
+    ]

@@ -1,0 +1,79 @@
+"""The plug-ins that a configuration names: checked before anything is made, and recorded so that a run loads again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from detent.algorithms.losses import LOSSES
+from detent.algorithms.update_rule import UPDATE_RULES, algorithm_plugin
+from detent.config import Config
+from detent.config.presets import BASELINES
+from detent.envs import simulator_plugin
+from detent.errors import ConfigError, nearest
+from detent.models.critics import CRITICS
+from detent.models.policy import model_plugins
+from detent.registry import Reference, allow_imports, import_plugins, is_foreign_path, providers
+from detent.training.loggers import logger_plugins
+
+
+def named_plugins(config: Config) -> list[Reference]:
+    """Return everything of a configuration that a registry must know, imported by nobody yet."""
+    if config.algo in BASELINES:
+        algorithm = []
+    else:
+        registry = LOSSES if LOSSES.known(config.algo) else UPDATE_RULES
+        algorithm = [Reference(registry, config.algo, "algo", config.update.options, "update.options")]
+    return [*model_plugins(config), *algorithm, *simulator_plugin(config.env), *logger_plugins(config)]
+
+
+def register_plugins(config: Config) -> None:
+    """Import the modules of `config.plugins` and check that every name and option of the configuration is known."""
+    import_plugins(config.plugins)
+    for reference in named_plugins(config):
+        if reference.setting == "algo":
+            _check_algorithm(config)
+        else:
+            reference.check()
+    if (
+        config.update.value_clip > 0
+        and config.algo not in BASELINES
+        and not CRITICS.get(config.critic.head).clips_values
+    ):
+        raise ConfigError(
+            f"update.value_clip is {config.update.value_clip}, and the critic '{config.critic.head}' cannot clip its "
+            "values; set it to 0"
+        )
+
+
+def _check_algorithm(config: Config) -> None:
+    if not (LOSSES.known(config.algo) or UPDATE_RULES.known(config.algo) or ":" in config.algo):
+        names = [*LOSSES.names(), *UPDATE_RULES.names(), *BASELINES]
+        raise ConfigError(f"there is no algo '{config.algo}'; {nearest(config.algo, names)}")
+    algorithm_plugin(config).check()
+
+
+def with_providers(config: Config) -> Config:
+    """Add the modules whose decorators registered this run's plug-ins, so that the run loads in another process."""
+    found = [module for module in providers(named_plugins(config)) if module not in config.plugins]
+    return replace(config, plugins=(*config.plugins, *found)) if found else config
+
+
+def unrecorded(config: Config) -> tuple[str, ...]:
+    """Return a note for plug-ins that only the running program knows."""
+    names = [r.name for r in named_plugins(config) if r.registry.provider(r.name) == "__main__"]
+    if not names:
+        return ()
+    return (f"{', '.join(names)}: registered by the program itself, which must register it again before detent.load.",)
+
+
+def require_trust(config: Config, run: Path, trust: bool) -> None:
+    """Refuse to import what a run's files name, unless the user trusts them; with trust, import its plug-in modules."""
+    paths = [*config.env.wrappers, config.task]
+    foreign = [path for path in paths if is_foreign_path(path)]
+    if foreign and not trust:
+        raise ConfigError(
+            f"{run} names {', '.join(foreign)}, and importing that runs its code; if you trust it, say so: --trust on "
+            "the command line, trust=True in Python"
+        )
+    allow_imports(named_plugins(config), config.plugins, run, trust)
