@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,6 +38,12 @@ def is_foreign_path(name: str) -> bool:
     return ":" in name and name.partition(":")[0].partition(".")[0] != OWN_PACKAGE
 
 
+@cache
+def _installed(group: str) -> dict[str, EntryPoint]:
+    """Return the entry points of installed packages, which do not change while a program runs."""
+    return {point.name: point for point in entry_points(group=group)}
+
+
 class Registry:
     """One kind of plug-in."""
 
@@ -61,7 +68,7 @@ class Registry:
         return enter
 
     def _entry_points(self) -> dict[str, EntryPoint]:
-        return {point.name: point for point in entry_points(group=self.group)}
+        return _installed(self.group)
 
     def names(self) -> list[str]:
         """Return every name that can be used without an import path; nothing is imported."""

@@ -1,4 +1,4 @@
-"""Commands that tell what there is: tasks, variants, presets, studies, and what works on this machine."""
+"""Commands that tell what there is: tasks, variants, presets, studies, plug-ins, and what works on this machine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,24 @@ from detent.config.presets import PRESETS, table
 
 @dataclass(frozen=True)
 class List:
-    """Show what there is: tasks, variants, presets or studies."""
+    """Show what there is: tasks, variants, presets, studies, and plug-ins of each kind."""
 
-    what: Positional[Literal["tasks", "variants", "presets", "studies"]]
+    what: Positional[
+        Literal[
+            "tasks",
+            "variants",
+            "presets",
+            "studies",
+            "heads",
+            "trunks",
+            "encoders",
+            "critics",
+            "losses",
+            "update-rules",
+            "simulators",
+            "loggers",
+        ]
+    ]
     """Which table."""
     json: bool = False
     """Print one line of JSON."""
@@ -40,6 +55,10 @@ def _entries(what: str) -> dict[str, str]:
         from detent.study.plan import shipped
 
         return shipped()
+    if what not in ("tasks", "variants", "presets"):
+        from detent.plugins import REGISTRIES
+
+        return REGISTRIES[what].describe()
     contents = {name: table(name) for name in PRESETS} if what == "presets" else table(what)
     return {name: str(content["description"]) for name, content in contents.items()}
 

@@ -33,13 +33,19 @@ def acceleration() -> ModuleType | None:
         return None
 
 
-def why_not_accelerated(config: Config, spec: EnvSpec) -> str | None:
+def why_not_accelerated(config: Config, policy: Policy) -> str | None:
     """Return what keeps a run from the accelerated engine, in words; None where nothing does."""
     room = acceleration()
     if room is None:
-        return "detent.acceleration is not there"
-    missing: str | None = room.missing_form(Policy(spec, config), config)
+        return "detent.acceleration is not installed"
+    missing: str | None = room.missing_form(policy, config)
     return missing and f"{missing} has no accelerated form"
+
+
+def engine_notes(config: Config, policy: Policy) -> tuple[str, ...]:
+    """Return why a run is slower than it might be."""
+    reason = why_not_accelerated(config, policy) if config.update.engine == "autograd" else None
+    return (f"autograd engine: {reason}, so updates take longer.",) if reason else ()
 
 
 def choose_engine(config: Config, spec: EnvSpec) -> Engine:
@@ -48,7 +54,7 @@ def choose_engine(config: Config, spec: EnvSpec) -> Engine:
         return config.update.engine
     if config.update.engine == "autograd":
         return "autograd"
-    reason = why_not_accelerated(config, spec)
+    reason = why_not_accelerated(config, Policy(spec, config))
     if reason and config.update.engine == "accelerated":
         raise ConfigError(f"update.engine is accelerated, but {reason}; use auto or autograd")
     return "autograd" if reason else "accelerated"

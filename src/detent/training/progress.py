@@ -55,6 +55,7 @@ def describe(config: Config) -> str:
         f"{config.task}{seen} · {config.variant} · {config.algo} · preset {config.preset}{scale} · "
         f"seed {config.seed} · {plan} · "
         f"{config.env.num_envs} environments ({config.env.backend}) · {config.threads} threads · {config.device}"
+        f"{'' if config.update.engine == 'auto' else f' · {config.update.engine} engine'}"
     )
 
 

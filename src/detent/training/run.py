@@ -9,8 +9,9 @@ import platform
 import shutil
 import sys
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
@@ -29,8 +30,17 @@ from detent.training.progress import Reporter, Silent
 from detent.training.run_directory import RunLog, read_rows
 from detent.training.trainer import Hook, Result, Trainer
 
-if TYPE_CHECKING:
-    from detent.baselines.td3 import TD3Trainer
+
+class RunTrainer(Protocol):
+    """What runs in a run directory: a `Trainer`, or a baseline's."""
+
+    config: Config
+    reporter: Reporter
+
+    @property
+    def step(self) -> int: ...
+    def run(self, log: RunLog) -> Result: ...
+    def close(self) -> None: ...
 
 
 def train(
@@ -243,22 +253,19 @@ def default_directory(config: Config) -> Path:
     return Path("runs") / f"{task}-{config.variant}-{config.algo}-s{config.seed}-{stamp}"
 
 
-def _make_trainer(
-    config: Config, reporter: Reporter, on_iteration: Hook | None, env: EnvFactory | None
-) -> Trainer | TD3Trainer:
+def _make_trainer(config: Config, reporter: Reporter, on_iteration: Hook | None, env: EnvFactory | None) -> RunTrainer:
     warn_if_too_late(config.threads)
     # Processes are instead of threads inside each operation, not on top of them.
     torch.set_num_threads(1 if config.update.processes > 1 else config.threads)
     if config.algo == "td3":
-        from detent.baselines.td3 import TD3Trainer
-
         if env is not None:
             raise ConfigError("the TD3 baseline takes a task by name, not env=")
-        return TD3Trainer(config, reporter, on_iteration)
+        baseline: RunTrainer = import_module("detent.baselines.td3").TD3Trainer(config, reporter, on_iteration)
+        return baseline
     return Trainer(config, reporter, on_iteration, env)
 
 
-def _run(trainer: Trainer | TD3Trainer, log: RunLog) -> Result:
+def _run(trainer: RunTrainer, log: RunLog) -> Result:
     """Run the loop and leave the directory saying how it ended, whatever happens."""
     try:
         log.start(hardware(), make_loggers(log.path, trainer.config, trainer.step))

@@ -24,8 +24,9 @@ from detent.rollouts.batch import Batch
 from detent.rollouts.rollout import NonFiniteError, Rollout, checksum, require_finite, require_finite_rows
 from detent.seeding import derive_seed
 from detent.training import checkpoint
-from detent.training.engine import make_collector, make_update_rule
+from detent.training.engine import engine_notes, make_collector, make_update_rule
 from detent.training.evaluate import Evaluator, success_rates
+from detent.training.plugins import unrecorded
 from detent.training.progress import Reporter
 from detent.training.run_directory import RunLog
 from detent.training.signals import StopRequest
@@ -81,7 +82,13 @@ class Trainer:
     def run(self, log: RunLog) -> Result:
         """Iterate until all steps are done or a stop is requested."""
         config = self.config
-        self.reporter.start(config, log.path, (*self.spec.observation.notes, *self.rule.notes))
+        notes = (
+            *self.spec.observation.notes,
+            *self.rule.notes,
+            *engine_notes(config, self.policy),
+            *unrecorded(config),
+        )
+        self.reporter.start(config, log.path, notes)
         with StopRequest(self.reporter.message) as stop:
             if self.iteration == 0:
                 if config.init_from and self.step not in checkpoints.steps(log.path):

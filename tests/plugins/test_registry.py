@@ -1,0 +1,154 @@
+"""Plug-ins registered by decorator and by import path, and what a stranger's files may import."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import detent
+from detent.cli import main
+from detent.errors import ConfigError
+from detent.models.heads import HEADS
+from detent.models.heads.categorical import CategoricalHead
+from detent.registry import Registry
+
+TARGET = "detent.envs.scripted:Target-v0"
+SMALL = {
+    "steps": 256,
+    "env.num_envs": 4,
+    "rollout_steps": 32,
+    "update.minibatches": 4,
+    "update.epochs": 1,
+    "actor.width": 8,
+    "eval.episodes": 2,
+    "threads": 1,
+}
+MODULE = """
+import detent
+from pathlib import Path
+from detent.models.heads.categorical import CategoricalHead
+
+Path({trace!r}).write_text("imported")
+
+@detent.register_head("{name}")
+class Warm(CategoricalHead):
+    \"\"\"A categorical head at twice the temperature.\"\"\"
+    def forward(self, outputs):
+        return super().forward(outputs / 2)
+"""
+
+
+@pytest.fixture
+def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A module `warm_heads` beside the runs; the file tells whether it was imported."""
+    path = tmp_path / "imported"
+    (tmp_path / "warm_heads.py").write_text(MODULE.format(trace=str(path), name="warm"))
+    monkeypatch.syspath_prepend(tmp_path)
+    yield path
+    forget()
+
+
+def forget() -> None:
+    """Make this process like another one, which never imported the plug-in."""
+    sys.modules.pop("warm_heads", None)
+    HEADS._registered.pop("warm", None)
+
+
+def train(tmp_path: Path, **overrides: object) -> Path:
+    config = detent.configure(TARGET, variant="custom", overrides={**SMALL, **overrides})
+    return detent.train(config, out=tmp_path / "run").path
+
+
+def test_a_decorator_registers_a_head_and_the_run_remembers_its_module(trace: Path, tmp_path: Path) -> None:
+    run = train(tmp_path, plugins=["warm_heads"], **{"head.kind": "warm"})
+    assert 'engine = "autograd"' in (run / "config.toml").read_text(), "a subclass may compute something else"
+    assert type(detent.load(run).head).__name__ == "Warm", "known in this process, so no trust is needed"
+
+
+def test_the_module_is_recorded_where_the_program_imported_it_by_itself(trace: Path, tmp_path: Path) -> None:
+    __import__("warm_heads")
+    run = train(tmp_path, **{"head.kind": "warm"})
+    assert 'plugins = [\n    "warm_heads",\n]' in (run / "config.toml").read_text()
+
+
+@pytest.mark.parametrize("by", ["decorator", "path"])
+def test_what_a_runs_files_name_is_imported_only_with_trust(by: str, trace: Path, tmp_path: Path) -> None:
+    if by == "decorator":
+        run = train(tmp_path, plugins=["warm_heads"], **{"head.kind": "warm"})
+    else:
+        run = train(tmp_path, **{"head.kind": "warm_heads:Warm"})
+    forget()
+    trace.unlink()
+    for refused in (
+        lambda: detent.load(run),
+        lambda: detent.resume(run, steps=512),
+    ):
+        with pytest.raises(ConfigError, match=r"importing that runs its code; if you trust it, say so"):
+            refused()
+    for command in (
+        f"eval {run} --episodes 1",
+        f"diagnose {run}",
+        f"video {run}",
+        f"train --resume {run} --steps 512",
+        f"train --config {run}/config.toml --out {tmp_path}/again",
+        f"train {TARGET} --variant custom --init-from {run} --out {tmp_path}/tuned",
+    ):
+        assert main(command.split()) == 2, command
+    assert not trace.exists(), "nothing was imported"
+    assert detent.load(run, trust=True)(np.zeros(2)).shape == (2,)
+    assert trace.exists()
+    forget()
+    assert main(f"eval {run} --episodes 1 --trust".split()) == 0
+    forget()
+    assert main(f"train --resume {run} --steps 512 --trust".split()) == 0
+
+
+def test_a_task_that_a_runs_files_name_is_imported_only_with_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_envs.py").write_text(
+        "import gymnasium\nfrom detent.envs.scripted import TargetEnv\n"
+        "gymnasium.register('Own-v0', entry_point=TargetEnv, max_episode_steps=8)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    config = detent.configure("own_envs:Own-v0", overrides=SMALL)
+    run = detent.train(config, out=tmp_path / "run").path
+    assert detent.load(run)(np.zeros(2)).shape == (2,), "a policy needs no environment"
+    assert main(f"eval {run} --episodes 1".split()) == 2
+    assert main(f"train --resume {run} --steps 512".split()) == 2
+    assert main(f"eval {run} --episodes 1 --trust".split()) == 0
+
+
+def test_a_head_of_the_program_itself_loads_in_it_and_says_what_another_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Own(CategoricalHead):
+        pass
+
+    monkeypatch.setattr(Own, "__module__", "__main__")
+    detent.register_head("own")(Own)
+    try:
+        run = train(tmp_path, **{"head.kind": "own"})
+        assert type(detent.load(run).head) is Own
+    finally:
+        del HEADS._registered["own"]
+    with pytest.raises(ConfigError, match="there is no such head"):
+        detent.load(run)
+
+
+def test_names_that_cannot_be_registered_are_refused() -> None:
+    with pytest.raises(ConfigError, match="is a head of Detent's own"):
+        detent.register_head("categorical")(CategoricalHead)
+    with pytest.raises(ConfigError, match="a colon is for import paths"):
+        detent.register_head("a:b")(CategoricalHead)
+    with pytest.raises(ConfigError, match=r"must subclass detent\.Head"):
+        detent.register_head("dict")(dict)
+
+
+def test_an_entry_point_that_cannot_be_imported_is_a_sentence_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry("head", "nobody.heads", {"gone": "detent.no_such_module:Head"})
+    assert "cannot be imported" in registry.describe()["gone"]
