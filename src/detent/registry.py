@@ -82,7 +82,7 @@ class Registry:
         """Refuse a name that is neither registered nor an import path."""
         if not self.known(name) and ":" not in name:
             raise ConfigError(
-                f"{setting} is '{name}'; there is no such {self.kind}: {nearest(name, self.names())} "
+                f"{setting} is '{name}', and there is no {self.kind} of that name; {nearest(name, self.names())} "
                 "(one of your own is named package.module:Name, or registered by a module in --plugins)"
             )
 

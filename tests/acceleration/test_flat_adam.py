@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from detent.acceleration.flat_adam import FlatAdam
+from detent.algorithms.optimizer import AdamOptimizer
 from detent.config import UpdateConfig
 
 
@@ -85,3 +86,45 @@ def test_a_restored_optimizer_takes_the_same_steps_to_the_bit() -> None:
     assert torch.equal(flat.flat, twin_flat.flat)
     assert set(state) == {"step", "exp_avg", "exp_avg_sq"}
     assert state["step"] == 4
+
+
+@pytest.mark.parametrize("plain_first", [True, False])
+def test_its_state_is_that_of_the_plain_optimizer_and_either_goes_on_from_the_others(plain_first: bool) -> None:
+    config = UpdateConfig(learning_rate=0.01, weight_decay=0.1)
+    modules = [nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.LayerNorm(5), nn.Linear(5, 2)).double()]
+    modules.append(copy.deepcopy(modules[0]))
+    plain, flat = AdamOptimizer(list(modules[0].parameters()), config), FlatAdam(modules[1], config)
+
+    def compare() -> None:
+        states = [plain.state(), flat.state()]
+        assert states[0].keys() == states[1].keys()
+        for key, value in states[0].items():
+            assert value.dtype == states[1][key].dtype
+            torch.testing.assert_close(value, states[1][key], rtol=1e-10, atol=1e-14)
+        for one, other in zip(modules[0].parameters(), modules[1].parameters(), strict=True):
+            torch.testing.assert_close(one, other, rtol=0.0, atol=1e-12)
+
+    def descend(losses: list[Any]) -> None:
+        for x, scale in losses:
+            plain.zero_grad()
+            torch.autograd.backward(scale * (modules[0](x) - 1).square().mean())
+            norm = plain.step()
+            torch.testing.assert_close(
+                descend_on(flat, scale * (modules[1](x) - 1).square().mean()), norm, rtol=1e-10, atol=0.0
+            )
+
+    compare()
+    losses = random_losses(modules[0], 8)
+    descend(losses[:4])
+    compare()
+    if plain_first:
+        state = plain.state()
+        flat = FlatAdam(modules[1], config)
+        flat.load_state(state)
+    else:
+        state = flat.state()
+        plain = AdamOptimizer(list(modules[0].parameters()), config)
+        plain.load_state(state)
+    compare()
+    descend(losses[4:])
+    compare()

@@ -25,7 +25,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
 
 def make_network(settings: dict[str, Any]) -> nn.Sequential:
     torch.manual_seed(0)
-    trunk = make_trunk(5, ActorConfig(width=6, **settings))
+    trunk = make_trunk(5, ActorConfig(width=6, **settings), "actor")
     network = nn.Sequential(trunk, linear(trunk.num_features, 3, gain=1.0)).double()
     for parameter in network.parameters():
         # Biases and LayerNorm start at 0 and 1, where a wrong gradient can look right.

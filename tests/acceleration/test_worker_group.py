@@ -15,11 +15,11 @@ pytestmark = pytest.mark.skipif(not supported(), reason="needs fork and shared a
 
 def test_parts_cover_everything_once() -> None:
     for size in (1, 2, 3, 7):
-        team = WorkerGroup(size)
+        group = WorkerGroup(size)
         parts = []
         for rank in range(size):
-            team.rank = rank
-            part = team.share(10)
+            group.rank = rank
+            part = group.shard(10)
             parts += list(range(10))[part]
         assert parts == list(range(10))
 
@@ -34,97 +34,97 @@ def test_shared_tensors_have_their_type_and_shape_and_start_at_zero() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_processes_add_up_and_see_each_others_memory(size: int) -> None:
-    team = WorkerGroup(size)
+    group = WorkerGroup(size)
     seen = shared_zeros((size, 4), torch.float64)
 
     def work() -> None:
         for i in range(4):
-            seen[team.rank, i] = team.sum(torch.tensor([10.0**team.rank + i]))[0]
-        team.barrier()
+            seen[group.rank, i] = group.sum(torch.tensor([10.0**group.rank + i]))[0]
+        group.barrier()
 
-    team.start(work)
+    group.start(work)
     for _ in range(2):
         seen.zero_()
-        team.barrier()
+        group.barrier()
         work()
         expected = [sum(10.0**rank + i for rank in range(size)) for i in range(4)]
         assert seen.tolist() == [expected] * size
-    team.close()
+    group.close()
 
 
 def test_processes_have_a_core_each_where_there_is_one_for_each() -> None:
     cores = core_numbers()
     for size in {2, min(len(cores), 4)} - {1}:
-        team = WorkerGroup(size)
+        group = WorkerGroup(size)
 
-        def where(team: WorkerGroup = team) -> list[list[int]]:
-            with team.pinned_core():
-                return team.gather(core_numbers())
+        def where(group: WorkerGroup = group) -> list[list[int]]:
+            with group.pinned_core():
+                return group.gather(core_numbers())
 
-        team.start(where)
-        team.barrier()
+        group.start(where)
+        group.barrier()
         assert where() == [[cores[rank]] if size == len(cores) else cores for rank in range(size)]
         assert core_numbers() == cores
-        team.close()
+        group.close()
 
 
 def test_the_first_process_gathers_what_all_have() -> None:
-    team = WorkerGroup(3)
+    group = WorkerGroup(3)
     # More than a socket holds at once.
-    team.start(lambda: team.gather([team.rank, "x" * 10**6 * team.rank]))
+    group.start(lambda: group.gather([group.rank, "x" * 10**6 * group.rank]))
     for _ in range(2):
-        team.barrier()
-        assert team.gather([0, ""]) == [[rank, "x" * 10**6 * rank] for rank in range(3)]
-    os.kill(team._pids[1], signal.SIGKILL)
+        group.barrier()
+        assert group.gather([0, ""]) == [[rank, "x" * 10**6 * rank] for rank in range(3)]
+    os.kill(group._pids[1], signal.SIGKILL)
     with pytest.raises(RuntimeError, match=r"update process 1 \(of 3\) was killed by SIGKILL"):
-        team.gather([0, ""])
+        group.gather([0, ""])
 
 
 def test_closing_ends_the_processes() -> None:
-    team = WorkerGroup(2)
+    group = WorkerGroup(2)
     with pytest.raises(RuntimeError, match="have not been started, or are closed"):
-        team.barrier()
-    team.start(lambda: None)
-    (pid,) = team._pids.values()
-    team.close()
+        group.barrier()
+    group.start(lambda: None)
+    (pid,) = group._pids.values()
+    group.close()
     with pytest.raises(RuntimeError, match="have not been started, or are closed"):
-        team.barrier()
+        group.barrier()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 
 
-def meet_often(team: WorkerGroup) -> None:
+def meet_often(group: WorkerGroup) -> None:
     for _ in range(3):
-        team.barrier()
+        group.barrier()
 
 
 def test_a_process_that_is_killed_is_named() -> None:
-    team = WorkerGroup(2)
-    team.start(team.meet)
-    (pid,) = team._pids.values()
+    group = WorkerGroup(2)
+    group.start(group.barrier)
+    (pid,) = group._pids.values()
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(RuntimeError, match=r"update process 1 \(of 2\) was killed by SIGKILL"):
-        meet_often(team)
-    team.close()
+        meet_often(group)
+    group.close()
 
 
 def test_of_several_processes_the_one_that_was_killed_is_named() -> None:
-    team = WorkerGroup(3)
-    team.start(team.meet)
-    os.kill(team._pids[2], signal.SIGKILL)
+    group = WorkerGroup(3)
+    group.start(group.barrier)
+    os.kill(group._pids[2], signal.SIGKILL)
     with pytest.raises(RuntimeError, match=r"update process 2 \(of 3\) was killed by SIGKILL"):
-        meet_often(team)
+        meet_often(group)
 
 
 def test_a_process_that_fails_says_why(capfd: pytest.CaptureFixture[str]) -> None:
     def work() -> None:
         raise ArithmeticError("the reason")
 
-    team = WorkerGroup(2)
-    team.start(work)
+    group = WorkerGroup(2)
+    group.start(work)
     with pytest.raises(RuntimeError, match="ended with exit code 1"):
-        meet_often(team)
-    team.close()
+        meet_often(group)
+    group.close()
     assert "the reason" in capfd.readouterr().err
 
 
@@ -133,12 +133,12 @@ def test_the_others_go_when_the_first_process_is_killed(busy: bool) -> None:
     reader, writer = os.pipe()
     first = os.fork()
     if first == 0:
-        team = WorkerGroup(2)
-        team.start(lambda: time.sleep(600) if busy else team.barrier())
-        team.barrier()
-        os.write(writer, str(*team._pids.values()).encode())
+        group = WorkerGroup(2)
+        group.start(lambda: time.sleep(600) if busy else group.barrier())
+        group.barrier()
+        os.write(writer, str(*group._pids.values()).encode())
         while True:
-            team.barrier()
+            group.barrier()
     other = int(os.read(reader, 100))
     os.kill(first, signal.SIGKILL)
     os.waitpid(first, 0)

@@ -32,10 +32,8 @@ def test_loss_and_gradient_on_either_side_of_the_clip(
     advantages = torch.tensor([advantage], dtype=torch.float64)
     policy_loss = PPOLoss(PPOConfig(clip=0.2))
     loss, metrics = policy_loss(log_ratio, advantages)
-    closed_form = policy_loss.gradient(log_ratio.detach(), advantages)
     assert loss.item() == pytest.approx(-surrogate, rel=1e-12)
     (gradient,) = torch.autograd.grad(loss, log_ratio)
-    torch.testing.assert_close(closed_form, gradient, rtol=1e-12, atol=0.0)
     assert gradient.item() == pytest.approx(-derivative, rel=1e-12)
     assert metrics["clip_fraction"].item() == (abs(ratio - 1) > 0.2)
 
@@ -45,12 +43,10 @@ def test_loss_is_the_mean_over_transitions() -> None:
     log_ratio = torch.from_numpy(np.log(ratios)).requires_grad_()
     policy_loss = PPOLoss(PPOConfig(clip=0.2))
     loss, metrics = policy_loss(log_ratio, torch.from_numpy(advantages))
-    closed_form = policy_loss.gradient(log_ratio.detach(), torch.from_numpy(advantages))
     # -(2.4 - 3 + 1 - 1.6 + 2.2 - 2.2 + 1.8 - 1.8) / 8 = 1.2 / 8
     assert loss.item() == pytest.approx(0.15, rel=1e-12)
     assert loss.item() == pytest.approx(-surrogates.mean(), rel=1e-12)
     (gradient,) = torch.autograd.grad(loss, log_ratio)
-    torch.testing.assert_close(closed_form / 8, gradient, rtol=1e-12, atol=0.0)
     np.testing.assert_allclose(gradient, -derivatives / 8, rtol=1e-12)
     assert metrics["clip_fraction"].item() == 0.5
     assert not metrics["clip_fraction"].requires_grad
@@ -60,9 +56,7 @@ def test_at_ratio_1_the_gradient_is_the_policy_gradient() -> None:
     advantages = torch.tensor([3.0, -1.0, 0.5], dtype=torch.float64)
     log_ratio = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     loss, metrics = PPOLoss(PPOConfig())(log_ratio, advantages)
-    closed_form = PPOLoss(PPOConfig()).gradient(log_ratio.detach(), advantages)
     (gradient,) = torch.autograd.grad(loss, log_ratio)
-    torch.testing.assert_close(closed_form / 3, gradient, rtol=1e-12, atol=0.0)
     np.testing.assert_allclose(gradient, -advantages / 3, rtol=1e-12)
     assert metrics["clip_fraction"].item() == 0
 

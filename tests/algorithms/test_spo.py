@@ -27,10 +27,8 @@ def test_loss_and_gradient_by_hand(ratio: float, advantage: float, objective: fl
     advantages = torch.tensor([advantage], dtype=torch.float64)
     policy_loss = SPOLoss(SPOConfig(epsilon=0.2))
     loss, metrics = policy_loss(log_ratio, advantages)
-    closed_form = policy_loss.gradient(log_ratio.detach(), advantages)
     assert loss.item() == pytest.approx(-objective, rel=1e-12)
     (gradient,) = torch.autograd.grad(loss, log_ratio)
-    torch.testing.assert_close(closed_form, gradient, rtol=1e-9, atol=1e-12)
     assert gradient.item() == pytest.approx(-derivative, rel=1e-9, abs=1e-12)
     assert metrics["clip_fraction"].item() == (abs(ratio - 1) > 0.2 + 1e-9)
 
@@ -60,7 +58,6 @@ def test_a_wild_ratio_overflows_neither_loss_nor_gradient(log_ratio: float) -> N
     advantages = torch.tensor([1.0, -1.0])
     loss, _ = SPOLoss(SPOConfig())(wild, advantages)
     (gradient,) = torch.autograd.grad(loss, wild)
-    torch.testing.assert_close(SPOLoss(SPOConfig()).gradient(wild.detach(), advantages) / 2, gradient)
     assert loss.isfinite()
     assert gradient.isfinite().all()
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,12 @@ import torch
 from torch import Tensor, nn
 
 import detent
+from detent.acceleration.update import AcceleratedCriticRegression
+from detent.algorithms.minibatch import CriticRegression
 from detent.algorithms.trpo import TRPO, conjugate_gradient
 from detent.config import ActorConfig, Config, CriticConfig, HeadConfig, TRPOConfig, UpdateConfig
 from detent.config.presets import configure
+from detent.models.heads.base import Head
 from detent.models.policy import Policy
 from detent.rollouts.batch import Batch, normalized_advantages
 from detent.spec import ActionSpec, EnvSpec, ObservationSpec
@@ -23,10 +27,11 @@ from detent.spec import ActionSpec, EnvSpec, ObservationSpec
 HeadKind = Literal["categorical", "gaussian", "loss-swap"]
 SIZE = 48
 SPEC = EnvSpec(ObservationSpec(4), ActionSpec((-3.0, 0.0), (-1.0, 10.0)))
+every_engine = pytest.mark.parametrize("accelerated", [False, True], ids=["autograd", "accelerated"])
 every_head = pytest.mark.parametrize("kind", ["categorical", "gaussian", "loss-swap"])
 
 
-def make_rule(kind: HeadKind = "categorical", **trpo: Any) -> TRPO:
+def make_rule(kind: HeadKind = "categorical", accelerated: bool = False, **trpo: Any) -> TRPO:
     """TRPO on a small float64 policy whose outputs are not almost zero; chunks that divide nothing evenly."""
     config = Config(
         algo="trpo",
@@ -40,7 +45,11 @@ def make_rule(kind: HeadKind = "categorical", **trpo: Any) -> TRPO:
     last = policy.actor[1]
     assert isinstance(last, nn.Linear)
     last.weight.data *= 100
-    return TRPO(policy, config)
+    return TRPO(policy, config, AcceleratedCriticRegression(policy, config.update) if accelerated else None)
+
+
+def parameters_of(module: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
 
 
 @torch.no_grad()
@@ -186,7 +195,7 @@ def test_the_kl_of_the_whole_batch_stays_within_the_bound_and_the_surrogate_grow
 
 def test_a_step_too_long_is_shortened_by_the_factor_until_it_fits() -> None:
     # A negative curvature of the model is not needed: a tenth of the damping makes the quadratic model too hopeful.
-    rule = make_rule(max_kl=2.0, damping=1e-6, cg_iterations=50, shrink=0.5)
+    rule = make_rule(max_kl=2.0, damping=1e-6, cg_iterations=50, backtrack_coef=0.5)
     batch = make_batch(rule)
     old = rule.actor.flat.detach().clone()
     fraction = rule.update(batch, 1e-3, torch.Generator().manual_seed(0))["step_fraction"]
@@ -235,19 +244,22 @@ def test_a_kl_that_is_not_finite_shows_in_the_metrics_and_leaves_the_parameters(
     assert torch.equal(rule.actor.flat.detach(), old)
 
 
-def test_the_critic_learns_and_cannot_move_the_actor() -> None:
-    rule = make_rule()
+@every_engine
+def test_the_critic_learns_and_cannot_move_the_actor(accelerated: bool) -> None:
+    rule = make_rule(accelerated=accelerated)
+    regression = rule.critic
+    assert isinstance(regression, AcceleratedCriticRegression if accelerated else CriticRegression)
     batch = make_batch(rule)
     actor = rule.actor.flat.detach().clone()
-    critic = rule.critic.flat.detach().clone()
+    critic = parameters_of(rule.actor.policy.critic)
     before = (rule.actor.policy.value(batch.observation) - batch.returns).square().mean()
     for _ in range(200):
-        rule.critic.learning_rate = 0.01
+        regression.optimizer.learning_rate = 0.01
         with torch.no_grad():
-            rule.regression.differentiate(batch, 1 / len(batch))
-        rule.critic.step()
+            regression.compute_gradients(batch, 1 / len(batch))
+        regression.optimizer.step()
     assert torch.equal(rule.actor.flat.detach(), actor)
-    assert not torch.equal(rule.critic.flat.detach(), critic)
+    assert not torch.equal(parameters_of(rule.actor.policy.critic), critic)
     assert (rule.actor.policy.value(batch.observation) - batch.returns).square().mean() < 0.9 * before
 
 
@@ -270,17 +282,53 @@ def test_gradient_statistics_are_those_of_the_minibatch_gradients() -> None:
     assert metrics["policy_grad_norm"] == pytest.approx(np.linalg.norm(gradients, axis=1).mean(), rel=1e-9)
 
 
-def test_a_restored_rule_takes_the_same_steps_to_the_bit() -> None:
-    rule = make_rule()
+@every_engine
+def test_a_restored_rule_takes_the_same_steps_to_the_bit(accelerated: bool) -> None:
+    rule = make_rule(accelerated=accelerated)
     batch = make_batch(rule)
     rule.update(batch, 1e-3, torch.Generator().manual_seed(0))
-    twin = make_rule()
+    twin = make_rule(accelerated=accelerated)
     twin.actor.policy.load_state_dict(rule.actor.policy.state_dict())
     twin.load_state(rule.state())
     for one in (rule, twin):
         one.update(batch, 1e-3, torch.Generator().manual_seed(1))
     assert torch.equal(rule.actor.flat, twin.actor.flat)
-    assert torch.equal(rule.critic.flat, twin.critic.flat)
+    assert torch.equal(parameters_of(rule.actor.policy), parameters_of(twin.actor.policy))
+
+
+@every_head
+def test_the_engine_of_the_critic_changes_nothing(kind: HeadKind) -> None:
+    rules = [make_rule(kind, accelerated) for accelerated in (False, True)]
+    for seed in range(3):
+        batch = make_batch(rules[0], seed)
+        metrics = [rule.update(batch, 0.01, torch.Generator().manual_seed(seed)) for rule in rules]
+        assert metrics[1] == pytest.approx(metrics[0], rel=1e-7, abs=1e-9)
+        assert torch.equal(rules[0].actor.flat, rules[1].actor.flat)
+        plain, fast = (parameters_of(rule.actor.policy.critic) for rule in rules)
+        torch.testing.assert_close(fast, plain, rtol=1e-9, atol=1e-9)
+    states = [rule.state() for rule in rules]
+    assert states[0].keys() == states[1].keys()
+    for key, value in states[0].items():
+        torch.testing.assert_close(value, states[1][key], rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["categorical", "gaussian"])
+def test_a_head_with_sampled_forms_steps_almost_where_the_exact_ones_lead(
+    kind: HeadKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("detent.models.heads.base.SAMPLES", 2000)
+    exact, sampled = make_rule(kind), make_rule(kind)
+    head: Any = sampled.actor.policy.head
+    for name in ("kl", "fisher_product"):
+        monkeypatch.setattr(head, name, functools.partial(getattr(Head, name), head))
+    batch = make_batch(exact)
+    old = exact.actor.flat.detach().clone()
+    metrics = [rule.update(batch, 1e-3, torch.Generator().manual_seed(0)) for rule in (exact, sampled)]
+    steps = [rule.actor.flat.detach() - old for rule in (exact, sampled)]
+    assert torch.nn.functional.cosine_similarity(steps[0], steps[1], dim=0) > 0.99
+    assert metrics[1]["kl"] == pytest.approx(mean_kl(exact, batch, old)(sampled.actor.flat.detach()).item(), rel=0.1)
+    assert metrics[1]["kl"] <= 0.01
+    assert metrics[1]["policy_loss"] == pytest.approx(metrics[0]["policy_loss"], rel=0.1)
 
 
 @pytest.mark.slow

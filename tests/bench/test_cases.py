@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from detent.bench import scheduling
 from detent.bench.cases import run_case, run_table, run_under_load
 from detent.bench.scheduling import Worker
 from detent.bench.show import print_report
@@ -85,7 +86,7 @@ def test_a_compiled_contender_stands_beside_the_others(capsys: pytest.CaptureFix
     assert "--update.compile" in capsys.readouterr().out
 
 
-def test_company_reports_what_is_kept_and_what_one_thread_runs_gain(capsys: pytest.CaptureFixture[str]) -> None:
+def test_under_load_it_reports_what_is_kept_and_what_one_thread_runs_gain(capsys: pytest.CaptureFixture[str]) -> None:
     report = run_under_load(small("mlp-c"), repeats=1, full=True)
     assert (report["measured"], report["threads"], report["processes"]) == ("whole iterations", 2, 2)
     speeds = {name: speed["median"] for name, speed in report["steps_per_second"].items()}

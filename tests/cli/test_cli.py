@@ -21,7 +21,8 @@ from gymnasium.spaces import Box, Dict, Discrete, Space
 from numpy.typing import NDArray
 
 import detent
-from detent.cli import COMMANDS, doctor, main
+from detent import doctor
+from detent.cli import COMMANDS, main
 from detent.cli.train import parse_train
 from detent.config import Config, EnvConfig
 from detent.config.io import load_config, override, save_config
@@ -149,7 +150,7 @@ def test_help_names_every_command(cli: Detent) -> None:
         ("eval", ["--checkpoint", "best, latest or a step number"]),
         ("video", ["--max-steps"]),
         ("diagnose", ["--rollouts", "best, latest or a step number"]),
-        ("bench", ["--company", "--full", "--repeats"]),
+        ("bench", ["--under-load", "--full", "--repeats"]),
         ("list", ["variants"]),
         ("doctor", ["--json"]),
     ],
@@ -323,7 +324,7 @@ def test_wrong_input_is_refused_in_one_sentence_and_leaves_nothing(words: str, s
         ("train Hopper-v4 --binz 3", ["Unrecognized options: --binz", "--bins, --head.bins"]),
         ("train Hopper-v4 --ppo.clp 3", ["Unrecognized options: --ppo.clp", "--ppo.clip"]),
         ("train Hopper-v4 --steps many", ["--steps", "many"]),
-        ("train Hopper-v4 --env.backend gymn", ["gymn", "'auto', 'envpool', 'gymnasium'"]),
+        ("train Hopper-v4 --env.backend gymn", ["env.backend is 'gymn'", "did you mean gymnasium?"]),
         ("eval", ["Missing", "RUN"]),
         ("eval run --checkpont best", ["--checkpont", "--checkpoint"]),
         ("list everything", ["everything", "'tasks', 'variants', 'presets'"]),

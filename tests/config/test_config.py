@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import tomli_w
 
-from detent import config as module
 from detent.config import Config, EnvConfig, NormalizeConfig, UpdateConfig, validate
-from detent.config.io import load_config, override, read_toml, save_config, to_dict
+from detent.config import schema as module
+from detent.config.io import RENAMED, load_config, override, read_toml, save_config, to_dict
 from detent.errors import ConfigError, nearest
 
 
@@ -103,8 +103,8 @@ def test_every_setting_has_a_sentence_of_help() -> None:
         ("trpo.damping", math.nan, "positive"),
         ("trpo.chunk", 0, "at least 1"),
         ("trpo.cg_iterations", 0, "at least 1"),
-        ("trpo.backtracks", 0, "at least 1"),
-        ("trpo.shrink", 1.0, "between 0 and 1"),
+        ("trpo.max_backtracks", 0, "at least 1"),
+        ("trpo.backtrack_coef", 1.0, "between 0 and 1"),
         ("eval.interval", -1, "must not be negative"),
         ("eval.episodes", 0, "at least 1"),
         ("eval.num_envs", 0, "at least 1"),
@@ -135,8 +135,9 @@ def test_a_value_out_of_range_is_refused_with_its_name_the_value_and_what_is_rig
         ({"tensorboard": 1}, "tensorboard is 1; it must be bool"),
         ({"task": 7}, "task is 7; it must be str"),
         ({"ppo": {"clip": "big"}}, "ppo.clip is 'big'; it must be float"),
-        ({"env": {"backend": "gymnasum"}}, "env.backend is 'gymnasum'; did you mean gymnasium?"),
-        ({"actor": {"kind": "cnn"}}, "actor.kind is 'cnn'; valid: mlp, rn"),
+        ({"env": {"backend": 3}}, "env.backend is 3; it must be str"),
+        ({"update": {"engine": "autogrd"}}, "update.engine is 'autogrd'; did you mean autograd or auto?"),
+        ({"head": {"mean": "flat"}}, "head.mean is 'flat'; valid: plain, squashed"),
         ({"env": {"action_low": -1.0}}, "env.action_low is -1.0; it must be a list"),
         ({"env": {"action_low": ["left"]}}, "env.action_low is 'left'; it must be float"),
         ({"env": {"kwargs": 3}}, "env.kwargs is 3; it must be a table"),
@@ -291,3 +292,12 @@ def test_plain_dictionaries_hold_every_setting() -> None:
 def test_nearest_words_come_first_and_all_words_otherwise() -> None:
     assert nearest("evl", ["train", "eval"]) == "did you mean eval?"
     assert nearest("xyz", ["train", "eval"]) == "valid: eval, train"
+
+
+def test_settings_by_the_names_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    assert set(RENAMED) == {"trpo.backtracks", "trpo.shrink"}
+    (tmp_path / "config.toml").write_text("[trpo]\nbacktracks = 3\nshrink = 0.25\n")
+    found = load_config(tmp_path / "config.toml").trpo
+    assert (found.max_backtracks, found.backtrack_coef) == (3, 0.25)
+    with pytest.raises(ConfigError, match=r"trpo\.max_backtracks is 0; it must be at least 1"):
+        override(Config(), {"trpo": {"backtracks": 0}})

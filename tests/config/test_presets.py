@@ -132,7 +132,6 @@ def test_variants_differ_in_network_and_head_only(preset: str) -> None:
             "there is no variant 'beta'; valid: custom, layernorm-d, loss-swap, mlp-c, mlp-d, plain-d, residual-d, "
             "rn-c, rn-d, td3",
         ),
-        ({"algo": "sac"}, "there is no algo 'sac'; valid: ppo, spo, td3, trpo"),
     ],
 )
 def test_unknown_names_are_answered_with_the_valid_ones(names: dict[str, Any], sentence: str) -> None:

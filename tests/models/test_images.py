@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from scipy.signal import correlate2d
 from torch import Tensor, nn
 
-from detent.acceleration.update import AcceleratedMinibatchUpdate
+from detent.acceleration.update import AcceleratedCriticRegression, AcceleratedMinibatchUpdate
 from detent.algorithms.losses import make_policy_loss
-from detent.algorithms.minibatch import run_epochs, total_loss
+from detent.algorithms.minibatch import MinibatchUpdate, report, run_epochs, total_loss
 from detent.algorithms.trpo import TRPO
+from detent.algorithms.update_rule import UpdateRule
 from detent.analysis.gradient_probe import policy_gradient
 from detent.config import (
     ActorConfig,
@@ -100,7 +101,7 @@ def test_the_network_is_three_convolutions_and_a_projection_of_pixels_between_ze
 
 
 def test_features_are_those_of_the_picture_beside_a_linear_layer_of_the_state() -> None:
-    both, alone = NatureEncoder(SPEC.observation, EncoderConfig(6)), NatureEncoder(ALONE.observation, EncoderConfig(6))
+    both, alone = (NatureEncoder(spec.observation, EncoderConfig(width=6)) for spec in (SPEC, ALONE))
     assert (both.num_features, alone.num_features) == (12, 6)
     seen = observations(3)
     features = both(seen)
@@ -112,8 +113,12 @@ def test_features_are_those_of_the_picture_beside_a_linear_layer_of_the_state() 
 def test_a_state_vector_needs_no_encoder() -> None:
     policy = Policy(EnvSpec(ObservationSpec(4), ACTION), CONFIG)
     assert list(policy.encoder.parameters()) == []
+    assert not policy.shares_encoder
     state = {"state": torch.ones(2, 4)}
-    assert policy.encode(state) is state
+    assert policy.encoder(state) is state["state"]
+    assert policy.features(state) is state["state"]
+    encoded = policy.encode(state)
+    assert policy.features(encoded) is state["state"]
 
 
 @pytest.mark.parametrize("spec", [SPEC, ALONE])
@@ -147,7 +152,7 @@ def test_pictures_are_stored_as_bytes_and_values_are_those_of_one_pass(monkeypat
     assert rollout.observation["rgb"].shape == (6, 2, *IMAGE)
     flat = {key: value.flatten(end_dim=1) for key, value in rollout.observation.items()}
     torch.testing.assert_close(rollout.value.flatten(), policy.value(flat).detach())
-    batch = make_batch(policy, rollout, rollout.reward, CONFIG.advantage)
+    batch = Batch.from_rollout(policy, rollout, rollout.reward, CONFIG.advantage)
     assert batch.observation["rgb"].data_ptr() == rollout.observation["rgb"].data_ptr(), "no second copy"
     order = torch.randperm(12, generator=torch.Generator().manual_seed(0))
     pieces = list(batch.minibatches(order, 4))
@@ -182,7 +187,8 @@ def test_the_loss_encodes_once_and_moves_the_encoder_by_actor_and_critic() -> No
 
     policy.encoder.register_forward_hook(count)
     loss_function = make_policy_loss(CONFIG)
-    loss, metrics = total_loss(policy, batch, loss_function, CONFIG.update)
+    loss, outputs = total_loss(policy, batch, loss_function, CONFIG.update)
+    metrics = report(policy, outputs, batch, loss_function, CONFIG.update)
     assert calls == 1
     whole = torch.autograd.grad(loss, list(policy.encoder.parameters()), retain_graph=True)
     parts = [
@@ -207,12 +213,32 @@ def test_gradient_diagnostics_leave_the_shared_encoder_out() -> None:
     assert torch.equal(rule.optimizer.flat[:own], flat)
 
 
-def make_trpo() -> tuple[TRPO, Batch]:
+def test_both_engines_measure_the_same_gradients_and_move_the_encoder_alike() -> None:
+    observation = observations(SIZE)
+    observation["state"] = observation["state"].double()
+    policies = [make_policy().double(), make_policy().double()]
+    batch = make_rows(policies[0], observation)
+    found = []
+    rules: list[UpdateRule] = [
+        MinibatchUpdate(policies[0], make_policy_loss(CONFIG), CONFIG.update),
+        AcceleratedMinibatchUpdate(policies[1], make_policy_loss(CONFIG), CONFIG.update),
+    ]
+    for rule, policy in zip(rules, policies, strict=True):
+        before = copies(policy.encoder)
+        found.append(rule.update(batch, 1e-3, torch.Generator().manual_seed(0)))
+        assert not same(before, copies(policy.encoder))
+    assert found[1] == pytest.approx(found[0], rel=1e-8, abs=1e-12)
+    for one, other in zip(*(policy.parameters() for policy in policies), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
+
+
+def make_trpo(accelerated: bool = False) -> tuple[TRPO, Batch]:
     config = replace(CONFIG, algo="trpo", trpo=TRPOConfig(chunk=7))
     policy = make_policy(config=config).double()
     observation = observations(SIZE)
     observation["state"] = observation["state"].double()
-    return TRPO(policy, config), make_rows(policy, observation)
+    critic = AcceleratedCriticRegression(policy, config.update) if accelerated else None
+    return TRPO(policy, config, critic), make_rows(policy, observation)
 
 
 def test_trpo_sees_the_whole_path_from_pixels_to_actions() -> None:
@@ -232,17 +258,21 @@ def test_trpo_sees_the_whole_path_from_pixels_to_actions() -> None:
     torch.testing.assert_close(rule.fisher_product(batch, vector), product + 0.1 * vector, rtol=1e-8, atol=1e-9)
 
 
-def test_trpos_critic_learns_without_moving_the_shared_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    rule, batch = make_trpo()
+@pytest.mark.parametrize("accelerated", [False, True])
+def test_trpos_critic_learns_without_moving_the_shared_encoder(
+    accelerated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule, batch = make_trpo(accelerated)
     policy = rule.actor.policy
     seen: dict[str, list[Tensor]] = {"before": copies(policy.encoder)}
     critic = copies(policy.critic)
 
-    def descend_watched(*arguments: Any) -> dict[str, float]:
+    def run_epochs_watched(*arguments: Any) -> dict[str, float]:
         seen["after the step"] = copies(policy.encoder)
         return run_epochs(*arguments)
 
-    monkeypatch.setattr("detent.algorithms.trpo.descend", descend_watched)
+    monkeypatch.setattr("detent.algorithms.minibatch.run_epochs", run_epochs_watched)
+    monkeypatch.setattr("detent.acceleration.update.run_epochs", run_epochs_watched)
     metrics = rule.update(batch, 1e-2, torch.Generator().manual_seed(0))
     assert metrics["line_search_failed"] == 0
     assert metrics["kl"] <= 0.01
@@ -268,7 +298,7 @@ def test_normalizing_a_state_that_is_not_there_is_refused() -> None:
     ("task", "env", "sentence"),
     [
         ("Ant-v4", EnvConfig(obs="rgb"), "env.obs is rgb; only ManiSkill's tasks have images"),
-        ("Ant-v4", EnvConfig(backend="physx_cpu"), "Ant-v4 is no ManiSkill task"),
+        ("Ant-v4", EnvConfig(backend="physx_cpu"), "Ant-v4 is not a ManiSkill task"),
         ("PushCube-v1", EnvConfig(backend="envpool"), "PushCube-v1 is a ManiSkill task, and env.backend is envpool"),
         ("PushCube-v1", EnvConfig(processes=True), "env.processes is for Gymnasium only"),
     ],

@@ -136,7 +136,7 @@ def test_a_head_of_the_program_itself_loads_in_it_and_says_what_another_needs(
         assert type(detent.load(run).head) is Own
     finally:
         del HEADS._registered["own"]
-    with pytest.raises(ConfigError, match="there is no such head"):
+    with pytest.raises(ConfigError, match="there is no head of that name"):
         detent.load(run)
 
 

@@ -1,191 +1,58 @@
 from __future__ import annotations
 
-import os
-import signal
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 
-pytest.importorskip("envpool")
-
-import detent
-from detent.acceleration.update import AcceleratedMinibatchUpdate
-from detent.acceleration.worker_group import supported
-from detent.algorithms.losses import make_policy_loss
-from detent.config import Config
+from detent.config import Config, EnvConfig
 from detent.config.presets import configure
-from detent.envs import divide, make_envs
-from detent.envs.envpool import EnvPoolEnvs
+from detent.envs import make_envs
 from detent.models.policy import Policy
 from detent.rollouts.collector import Collector
 from detent.rollouts.rollout import Rollout, allocate, collect
 from detent.seeding import derive_seed
-from detent.threads import core_numbers
 
-pytestmark = pytest.mark.skipif(not supported(), reason="needs fork and shared anonymous memory (Linux)")
-
-STEPS = 60
-"""Enough for Hopper's episodes to end under a policy that knows nothing."""
+TARGET = "detent.envs.scripted:Target-v0"
 
 
 def config_of(variant: str) -> Config:
-    overrides = {"env.num_envs": 5, "rollout_steps": STEPS, "actor.width": 16, "env.backend": "envpool", "threads": 1}
-    return configure("Hopper-v4", variant=variant, overrides=overrides)
+    return configure(TARGET, variant=variant, overrides={"env.num_envs": 3, "rollout_steps": 14, "actor.width": 16})
 
 
-def with_shared_parameters(policy: Policy, config: Config) -> Policy:
-    """In the memory, and so with the roundings, that they have in a run."""
-    AcceleratedMinibatchUpdate(policy, make_policy_loss(config), replace(config.update, processes=2))
-    return policy
-
-
-def change(policy: Policy, states: list[Tensor]) -> None:
-    """What happens between two rollouts."""
-    policy.update_statistics({"state": torch.cat(states, dim=1)})
-    with torch.no_grad():
-        for parameter in policy.parameters():
-            parameter.add_(0.01)
-
-
-def collected_apart(config: Config, iterations: dict[int, bool]) -> list[list[Rollout]]:
-    """By this process, one part after the other: the rollouts of `iterations`, which tell whether environments are
-    fresh."""
-    envs = make_envs(config.task, config.env, 5, 1)
-    policy = with_shared_parameters(Policy(envs.spec, config), config)
-    parts = divide(envs, [slice(0, 2), slice(2, 5)], threads=2)
-    observations = [part.reset(0) for part in parts]
-    rollouts = []
-    for iteration, fresh in iterations.items():
-        if fresh:
-            observations = [part.reset(derive_seed(config.seed, "envs", iteration)) for part in parts]
-        filled = []
-        for rank, part in enumerate(parts):
-            names: list[str | int] = ["act", iteration, *([rank] if rank else [])]
-            generator = torch.Generator().manual_seed(derive_seed(config.seed, *names))
-            filled.append(allocate(policy, observations[rank], STEPS))
-            observations[rank] = collect(policy, part, observations[rank], filled[-1], generator)
-        rollouts.append(filled)
-        change(policy, [each.observation["state"] for each in filled])
-    for part in parts:
-        part.close()
-    return rollouts
+def assert_same(found: Rollout, wanted: Rollout) -> None:
+    assert torch.equal(found.observation["state"], wanted.observation["state"])
+    for name, tensor in vars(found).items():
+        if isinstance(tensor, Tensor):
+            assert torch.equal(tensor, getattr(wanted, name)), name
+    assert found.episodes == wanted.episodes
 
 
 @pytest.mark.parametrize("variant", ["rn-d", "mlp-c"])
-def test_two_processes_collect_what_one_would_part_by_part(variant: str) -> None:
+def test_it_goes_on_where_the_last_rollout_ended_unless_environments_are_to_be_fresh(variant: str) -> None:
     config = config_of(variant)
-    iterations = {7: True, 8: False, 9: True}
-    expected = collected_apart(config, iterations)
-    envs = make_envs(config.task, config.env, 5, 1)
-    policy = with_shared_parameters(Policy(envs.spec, config), config)
-    collector = Collector(policy, envs, config, processes=2)
-    cores = core_numbers()
-    for (iteration, fresh), wanted in zip(iterations.items(), expected, strict=True):
+    envs, others = (make_envs(TARGET, EnvConfig(), 3, 1) for _ in range(2))
+    policy = Policy(envs.spec, config)
+    collector = Collector(policy, envs, config)
+    observation = {"state": torch.zeros(0)}
+    # The first rollout has fresh environments also where nobody asked for them.
+    for iteration, fresh in ((4, False), (5, False), (6, True), (7, False)):
         rollout = collector.collect(iteration, fresh)
-        for name, tensor in vars(rollout).items():
-            if isinstance(tensor, Tensor):
-                along = 0 if name == "last_value" else 1
-                assert torch.equal(tensor, torch.cat([getattr(part, name) for part in wanted], along)), name
-        state = rollout.observation["state"]
-        assert torch.equal(state, torch.cat([part.observation["state"] for part in wanted], 1))
-        assert rollout.episodes == [episode for part in wanted for episode in part.episodes]
-        assert {episode.env for episode in rollout.episodes} == set(range(5))
+        if fresh or iteration == 4:
+            observation = others.reset(derive_seed(config.seed, "envs", iteration))
+        wanted = allocate(policy, observation, config.rollout_steps)
+        generator = torch.Generator().manual_seed(derive_seed(config.seed, "act", iteration))
+        observation = collect(policy, others, observation, wanted, generator)
+        assert_same(rollout, wanted)
         assert set(rollout.seconds) == {"act", "simulate"}
-        assert core_numbers() == cores
-        change(policy, [state])
     collector.close()
+    others.close()
 
 
-@pytest.mark.parametrize(
-    ("threads", "processes", "expected"), [(2, 2, [1, 1]), (8, 2, [2, 3]), (1, 3, [1, 1, 1]), (4, 9, [1] * 5)]
-)
-def test_processes_divide_environments_and_threads(threads: int, processes: int, expected: list[int]) -> None:
-    config = replace(config_of("mlp-c"), threads=threads)
-    envs = make_envs(config.task, config.env, 5, threads)
-    collector = Collector(Policy(envs.spec, config), envs, config, processes)
-    rollout = collector.collect(0, fresh=True)
-    # No more threads than environments.
-    assert [part._threads for part in collector._parts if isinstance(part, EnvPoolEnvs)] == expected
-    assert {episode.env for episode in rollout.episodes} == set(range(5))
-    assert len(collector._team._pids) == len(expected) - 1
+def test_buffers_are_made_once() -> None:
+    config = config_of("rn-d")
+    envs = make_envs(TARGET, EnvConfig(), 3, 1)
+    collector = Collector(Policy(envs.spec, config), envs, config)
+    first = collector.collect(0, fresh=True)
+    assert first.reward.shape == (14, 3)
+    assert collector.collect(1, fresh=True) is first
     collector.close()
-
-
-def test_rollouts_are_made_on_a_core_each_where_there_is_one_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, cores = config_of("mlp-c"), core_numbers()
-    seen: list[list[int]] = []
-    for name in ("reset", "step"):
-        method = getattr(EnvPoolEnvs, name)
-
-        def noted(self: EnvPoolEnvs, argument: object, method: Any = method) -> Any:
-            seen.append(core_numbers())
-            return method(self, argument)
-
-        monkeypatch.setattr(EnvPoolEnvs, name, noted)
-    for processes in {1, 2, min(len(cores), 5)}:
-        seen.clear()
-        envs = make_envs(config.task, config.env, 5, 1)
-        collector = Collector(Policy(envs.spec, config), envs, config, processes)
-        collector.collect(0, fresh=True)
-        collector.close()
-        expected = cores[:1] if 1 < processes == len(cores) else cores
-        assert seen == [expected] * (1 + STEPS)
-
-
-def test_closing_in_the_middle_of_a_rollout_waits_for_nobody() -> None:
-    config = replace(config_of("mlp-c"), rollout_steps=100_000)
-    envs = make_envs(config.task, config.env, 5, 1)
-    collector = Collector(Policy(envs.spec, config), envs, config, processes=2)
-
-    def interrupt(signum: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, 2.0)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            collector.collect(0, fresh=True)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    (pid,) = collector._team._pids.values()
-    collector.close()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
-
-
-def test_a_process_that_is_killed_ends_the_rollout_with_a_sentence() -> None:
-    config = config_of("mlp-c")
-    envs = make_envs(config.task, config.env, 5, 1)
-    collector = Collector(Policy(envs.spec, config), envs, config, processes=2)
-    collector.collect(0, fresh=True)
-    os.kill(collector._team._pids[1], signal.SIGKILL)
-    with pytest.raises(RuntimeError, match=r"rollout process 1 \(of 2\) was killed by SIGKILL"):
-        collector.collect(1, fresh=False)
-    collector.close()
-
-
-def children() -> set[str]:
-    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
-
-
-def test_a_run_in_two_processes_resumes_to_the_bit(tmp_path: Path) -> None:
-    config = replace(config_of("mlp-c"), steps=1500)
-    config = replace(
-        config,
-        update=replace(config.update, processes=2, minibatches=5, epochs=2),
-        checkpoint=replace(config.checkpoint, interval=600),
-        eval=replace(config.eval, episodes=1, num_envs=1),
-    )
-    before, during = children(), []
-    detent.train(config, out=tmp_path / "whole", on_iteration=lambda row, policy: during.append(children() - before))
-    assert {len(pids) for pids in during} == {2}, "one for rollouts, one for updates"
-    assert children() <= before
-    detent.train(config, out=tmp_path / "cut", on_iteration=lambda row, policy: row["iteration"] == 3)
-    assert detent.resume(tmp_path / "cut", exact=True).finished
-    whole, cut = (detent.load(tmp_path / name).state_dict() for name in ("whole", "cut"))
-    assert all(torch.equal(value, cut[key]) for key, value in whole.items())

@@ -11,6 +11,7 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor, nn
 
 from detent.acceleration.update import AcceleratedMinibatchUpdate
+from detent.algorithms.minibatch import MinibatchUpdate
 from detent.algorithms.ppo import PPOLoss
 from detent.config import (
     ActorConfig,
@@ -33,6 +34,10 @@ from detent.spec import Observation
 
 SCRIPTED = "detent.envs.scripted:Scripted-v0"
 TARGET = "detent.envs.scripted:Target-v0"
+Engine = type[MinibatchUpdate] | type[AcceleratedMinibatchUpdate]
+every_engine = pytest.mark.parametrize(
+    "engine", [MinibatchUpdate, AcceleratedMinibatchUpdate], ids=["autograd", "accelerated"]
+)
 VARIANTS = ("rn-d", "rn-c", "mlp-d", "mlp-c")
 
 
@@ -51,7 +56,7 @@ def gather(policy: Policy, envs: VectorEnv, steps: int, seed: int = 0) -> Rollou
     return rollout
 
 
-def log_ratios(policy: Policy, rollout: Rollout, size: int = 7) -> Tensor:
+def log_ratios(engine: Engine, policy: Policy, rollout: Rollout, size: int = 7) -> Tensor:
     """Log-ratios as the update computes them, in minibatches of another size than those that acted."""
     normalized = {key: value.flatten(end_dim=1) for key, value in policy.normalize(rollout.observation).items()}
     flat = Batch(
@@ -62,16 +67,18 @@ def log_ratios(policy: Policy, rollout: Rollout, size: int = 7) -> Tensor:
         torch.zeros_like(rollout.value.flatten()),
         torch.zeros_like(rollout.value.flatten()),
     )
-    rule = AcceleratedMinibatchUpdate(policy, PPOLoss(PPOConfig()), UpdateConfig())
+    rule = engine(policy, PPOLoss(PPOConfig()), UpdateConfig())
     order = torch.randperm(len(flat.value), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        return torch.cat([rule.differentiate(rows, 1.0)["log_ratio"].sum(-1) for rows in flat.minibatches(order, size)])
+        pieces = [rule.compute_gradients(rows, 1.0)["log_ratio"].sum(-1) for rows in flat.minibatches(order, size)]
+    return torch.cat(pieces)
 
 
+@every_engine
 @pytest.mark.parametrize("task", [TARGET, "Hopper-v4"])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_ratio_is_1_before_the_first_step(
-    variant: str, task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    variant: str, task: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     envs = make_envs(task, EnvConfig(), 3, 1)
@@ -84,7 +91,7 @@ def test_the_ratio_is_1_before_the_first_step(
         rollout = gather(policy.to(dtype), envs, 14)
         assert rollout.log_prob.dtype == dtype
         assert rollout.log_prob.std() > 0.1
-        ratios = log_ratios(policy, rollout)
+        ratios = log_ratios(engine, policy, rollout)
         assert len(ratios) == 14 * 3
         largest[dtype] = ratios.abs().max().item()
     envs.close()
@@ -92,13 +99,14 @@ def test_the_ratio_is_1_before_the_first_step(
     assert largest[torch.float64] < 1e-12
 
 
-def test_a_changed_policy_has_another_ratio() -> None:
+@every_engine
+def test_a_changed_policy_has_another_ratio(engine: Engine) -> None:
     # What the test above would miss if both sides came from the same place.
     envs = make_envs(TARGET, EnvConfig(), 3, 1)
     policy = decided(Policy(envs.spec, configure(TARGET, overrides={"actor.width": 16})))
     rollout = gather(policy, envs, 14)
     decided(policy)
-    assert log_ratios(policy, rollout).abs().max() > 0.1
+    assert log_ratios(engine, policy, rollout).abs().max() > 0.1
 
 
 def scripted_policy(envs: VectorEnv) -> Policy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -193,12 +194,35 @@ def test_every_algorithm_resumes_to_the_bit(algo: str, processes: int, tmp_path:
         (
             {"update.compile": True},
             "trpo",
-            "update.compile cannot be had: it is for the minibatch updates of ppo",
+            "update.compile cannot be used: it is for the minibatch updates of ppo",
         ),
     ],
 )
-def test_ways_to_update_that_cannot_be_had_are_refused(settings: dict[str, Any], algo: str, sentence: str) -> None:
+def test_ways_to_update_that_cannot_be_used_are_refused(settings: dict[str, Any], algo: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
+        resolve(small(settings, algo=algo))
+
+
+@pytest.mark.parametrize(
+    ("settings", "algo", "sentence"),
+    [
+        ({}, "sac", "there is no algo 'sac'; valid: ppo, spo, td3, trpo"),
+        ({}, "pppo", "there is no algo 'pppo'; did you mean ppo?"),
+        ({"env.backend": "gymnasum"}, "ppo", "env.backend is 'gymnasum', and there is no simulator of that name"),
+        ({"env.backend": "gymnasum"}, "ppo", "did you mean gymnasium?"),
+        ({"actor.kind": "cnn"}, "ppo", "actor.kind is 'cnn', and there is no trunk of that name"),
+        ({"actor.kind": "cnn"}, "ppo", "valid: mlp, rn"),
+        ({"critic.kind": "ml"}, "trpo", "critic.kind is 'ml', and there is no trunk of that name"),
+        ({"critic.head": "scalr"}, "ppo", "critic.head is 'scalr', and there is no critic of that name"),
+        ({"head.kind": "gausian"}, "ppo", "head.kind is 'gausian', and there is no head of that name"),
+        ({"encoder.kind": "natur"}, "ppo", "encoder.kind is 'natur', and there is no encoder of that name"),
+        ({"head.options": {"heat": 1}}, "ppo", "head.options has heat; head 'categorical' takes no options"),
+    ],
+)
+def test_names_that_nobody_knows_are_answered_with_the_valid_ones(
+    settings: dict[str, Any], algo: str, sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
         resolve(small(settings, algo=algo))
 
 
@@ -442,8 +466,8 @@ def test_tensorboard_gets_the_metrics(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     detent.train(small({"steps": 256, "tensorboard": True}), out=tmp_path / "run")
     events = accumulator.EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
-    logged = [scalar.value for scalar in events.Scalars("metrics/kl")]
-    np.testing.assert_allclose(logged, [row["kl"] for row in rows(tmp_path / "run", "metrics")], rtol=1e-6)
+    logged = [scalar.value for scalar in events.Scalars("metrics/approx_kl")]
+    np.testing.assert_allclose(logged, [row["approx_kl"] for row in rows(tmp_path / "run", "metrics")], rtol=1e-6)
     assert events.Scalars("evals/stochastic/return")
 
 

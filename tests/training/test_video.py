@@ -16,9 +16,10 @@ from PIL import Image
 
 from detent import doctor
 from detent.config import Config, EnvConfig
+from detent.config.io import save_config
 from detent.envs import gymnasium as gymnasium_envs
 from detent.errors import ConfigError
-from detent.training import checkpoint
+from detent.models import checkpoints
 from detent.training.video import RenderError, choose_gl, record, record_run
 
 
@@ -120,8 +121,9 @@ def test_a_run_is_filmed_on_its_own_task_by_its_own_policy(monkeypatch: pytest.M
         return Painter(**kwargs)
 
     config = Config(task="Painter-v0", env=EnvConfig(kwargs={"length": 3}))
+    save_config(config, tmp_path / "config.toml")
     saved = (policy, SimpleNamespace(step=4096), config)
-    monkeypatch.setattr(checkpoint, "load_policy", lambda run, which: saved)
+    monkeypatch.setattr(checkpoints, "load_policy", lambda run, which, trust: saved)
     monkeypatch.setattr(gymnasium_envs, "make_single", make_single)
     mp4, gif = record_run(tmp_path, deterministic=False)
     assert (mp4, gif) == (tmp_path / "videos" / "step-4096.mp4", tmp_path / "videos" / "step-4096.gif")

@@ -39,12 +39,15 @@ def missing_form(policy: Policy, config: Config) -> str | None:
     if type(policy.encoder) is not NatureEncoder:
         return f"the encoder {type(policy.encoder).__name__}"
     for name in ("actor", "critic"):
-        module = unfusable(getattr(policy, name))
-        if module is not None:
-            return f"the {name}'s {module}"
+        part = unfusable(getattr(policy, name))
+        if part is not None:
+            return f"the {name}'s {part}"
     for name in ("head", "critic_head", "encoder", "normalizer"):
-        if has_hooks(getattr(policy, name)):
+        module = getattr(policy, name)
+        if has_hooks(module):
             return f"the {name}, which has hooks,"
+        if any(not parameter.requires_grad for parameter in module.parameters()):
+            return f"the {name}, which has frozen parameters,"
     return None
 
 

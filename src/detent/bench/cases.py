@@ -138,6 +138,28 @@ def run_under_load(config: Config, repeats: int, full: bool) -> Report:
     }
 
 
+def run_engines(config: Config, repeats: int, full: bool) -> Report:
+    """Detent by its two engines, with one thread and with all."""
+    one = replace(config, threads=1, update=replace(config.update, processes=1))
+    wanted = {
+        "autograd, 1 thread": replace(one, update=replace(one.update, engine="autograd")),
+        "autograd": replace(config, update=replace(config.update, engine="autograd", processes=1)),
+        "accelerated, 1 process": one,
+        "accelerated": config,
+    }
+    with started({name: ("detent", each) for name, each in wanted.items()}, full) as workers:
+        sliced = workers["accelerated"].sliced
+        measured = take_turns(workers, repeats)
+    speeds = {
+        name: timing([steps_per_second(iteration, config) for iteration in rounds]) for name, rounds in measured.items()
+    }
+    return {
+        **about(config, sliced, full),
+        "steps_per_second": {name: speed.as_dict() for name, speed in speeds.items()},
+        "times_autograd": {name: ratios(speed, speeds["autograd"]).as_dict() for name, speed in speeds.items()},
+    }
+
+
 @contextlib.contextmanager
 def busy_core() -> Iterator[None]:
     process = subprocess.Popen([sys.executable, "-c", "while True: pass"])

@@ -14,6 +14,7 @@ from typing import ParamSpec, TypeVar
 from detent.acceleration.flat_adam import FlatAdam
 from detent.algorithms import minibatch
 from detent.algorithms.gradient_variance import GradientVariance
+from detent.algorithms.optimizer import AdamOptimizer
 from detent.bench.worker import Requests
 from detent.config import CheckpointConfig, Config, EvalConfig
 from detent.training import run
@@ -51,7 +52,8 @@ def train_in_slices(config: Config, requests: Requests, with_memory: bool) -> No
         checkpoint=CheckpointConfig(interval=_NEVER),
     )
     step, in_step, beside_step = Stopwatch(), Stopwatch(), Stopwatch()
-    instrument(FlatAdam, "step", step)
+    for optimizer in (FlatAdam, AdamOptimizer):
+        instrument(optimizer, "step", step)
     # What only runs because of update.diagnostics.
     instrument(GradientVariance, "add", in_step)
     for owner, name in ((GradientVariance, "__init__"), (GradientVariance, "end_epoch"), (GradientVariance, "metrics")):

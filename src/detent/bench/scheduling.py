@@ -24,7 +24,8 @@ LEAST_SECONDS = 1.0
 class Worker:
     """A contender in its own process (`detent.bench.worker`), doing slices of `config`."""
 
-    def __init__(self, kind: str, config: Config, full: bool = False) -> None:
+    def __init__(self, kind: str, config: Config, full: bool = False, source: Path | None = None) -> None:
+        """`source` is the `src` directory of another checkout to measure; by default this one is."""
         self.config = config
         self.sliced = config if full else slice_of(config)
         self._what = f"{kind} on {config.task}"
@@ -32,7 +33,8 @@ class Worker:
         self._place = tempfile.TemporaryDirectory()
         self._words = Path(self._place.name) / "words"
         environment = {name: value for name, value in os.environ.items() if name not in WAIT_POLICY}
-        environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, sys.path))
+        paths = [*([str(source)] if source else []), *sys.path]
+        environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths))
         with self._words.open("w") as words:
             # Without our wait policy: everybody gets the thread settings of their own users.
             self._process = subprocess.Popen(

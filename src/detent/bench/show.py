@@ -25,6 +25,8 @@ def print_report(report: Mapping[str, Any]) -> None:
         print_case(case, console)
     for case in report.get("under_load", ()):
         print_under_load(case, console)
+    for case in report.get("engines", ()):
+        print_engines(case, console)
     machine = report["machine"]
     console.print(f"{machine['cores']} cores, {machine['system']}; median (lowest to highest) of {report['repeats']}")
 
@@ -92,6 +94,14 @@ def print_under_load(case: Mapping[str, Any], console: Console) -> None:
         shown(speeds["side by side"], ".0f"),
         shown(case["side_by_side_gain"], ".2f"),
     )
+    console.print(rows)
+    console.print(how(case) + "\n")
+
+
+def print_engines(case: Mapping[str, Any], console: Console) -> None:
+    rows = _table(_title(case), "engine", "steps per second", "times autograd")
+    for name, speed in case["steps_per_second"].items():
+        rows.add_row(name, shown(speed, ".0f"), shown(case["times_autograd"][name], ".2f"))
     console.print(rows)
     console.print(how(case) + "\n")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
@@ -12,13 +13,13 @@ from detent.config import ActorConfig, Config, CriticConfig, EncoderConfig, EnvC
 from detent.errors import ConfigError
 
 
-def parse_table(words: list[str]) -> dict[str, Any]:
+def parse_table(words: list[str], setting: str) -> dict[str, Any]:
     """Read `key=value` words; a value is read as TOML (numbers, true, [lists]) and as plain text where it is not."""
     out: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
         if not (key and equals):
-            raise ConfigError(f"a table of settings takes key=value pairs; found '{word}'")
+            raise ConfigError(f"{setting} takes key=value pairs; found '{word}'")
         try:
             out[key] = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
@@ -26,31 +27,33 @@ def parse_table(words: list[str]) -> dict[str, Any]:
     return out
 
 
-TABLE = Annotated[
-    dict[str, Any],
-    PrimitiveConstructorSpec(
+def table(setting: str) -> Any:
+    """Return the type of a setting that is a table of `key=value` words."""
+    constructor = PrimitiveConstructorSpec(
         nargs="*",
         metavar="KEY=VALUE",
-        instance_from_str=parse_table,
+        instance_from_str=partial(parse_table, setting=setting),
         is_instance=lambda value: isinstance(value, dict),
         str_from_instance=lambda table: [f"{key}={value}" for key, value in table.items()],
-    ),
-]
+    )
+    return Annotated[dict[str, Any], constructor]
+
+
 ANNOTATIONS: dict[type, dict[str, Any]] = {
-    Config: {"task": Positional[str], "log_options": TABLE},
+    Config: {"task": Positional[str], "log_options": table("log_options")},
     EnvConfig: {
         "num_envs": Annotated[int, arg(aliases=["--envs"])],
         "obs": Annotated[Literal["state", "rgb", "rgb+state"], arg(aliases=["--obs"])],
-        "kwargs": TABLE,
-        "options": TABLE,
+        "kwargs": table("env.kwargs"),
+        "options": table("env.options"),
         "action_low": Annotated[tuple[float, ...], arg(aliases=["--action-low"])],
         "action_high": Annotated[tuple[float, ...], arg(aliases=["--action-high"])],
     },
-    EncoderConfig: {"options": TABLE},
-    ActorConfig: {"width": Annotated[int, arg(aliases=["--width"])], "options": TABLE},
-    CriticConfig: {"options": TABLE, "head_options": TABLE},
-    HeadConfig: {"bins": Annotated[int, arg(aliases=["--bins"])], "options": TABLE},
-    UpdateConfig: {"options": TABLE},
+    EncoderConfig: {"options": table("encoder.options")},
+    ActorConfig: {"width": Annotated[int, arg(aliases=["--width"])], "options": table("actor.options")},
+    CriticConfig: {"options": table("critic.options"), "head_options": table("critic.head_options")},
+    HeadConfig: {"bins": Annotated[int, arg(aliases=["--bins"])], "options": table("head.options")},
+    UpdateConfig: {"options": table("update.options")},
 }
 
 

@@ -41,6 +41,8 @@ class Bench:
     """Measure whole iterations instead of slices of them; much slower."""
     compile: bool = False
     """Measure Detent with --update.compile too; compiling takes some twenty seconds."""
+    engines: bool = False
+    """Instead: what the accelerated engine brings, against autograd, with one thread and with all."""
     under_load: bool = False
     """Instead: Detent beside another busy process, and several one-thread runs side by side."""
     table: Literal["bins", "variants"] | None = None
@@ -66,22 +68,29 @@ class Bench:
             raise ConfigError(f"--repeats is {self.repeats}; it must be at least 1")
         if self.threads < 0:
             raise ConfigError(f"--threads is {self.threads}; it must not be negative (0: all cores)")
-        chosen = [f"--{name.replace('_', '-')}" for name in ("table", "under_load", "compile") if getattr(self, name)]
+        chosen = [
+            f"--{name.replace('_', '-')}"
+            for name in ("table", "engines", "under_load", "compile")
+            if getattr(self, name)
+        ]
         if len(chosen) > 1:
             raise ConfigError(f"{' and '.join(chosen)} are different measurements; leave all but one out")
         report: dict[str, Any] = {"machine": run.hardware(), "repeats": self.repeats}
         if self.table:
             return report | cases.run_table(self.table, self.rows(self.table), self.repeats, self.full, say)
         if self.compile:
-            # Where it cannot be had, before anything is measured.
+            # Where it is impossible, before anything is measured.
             for case in self.cases():
                 self.config(*case, {"update.compile": True})
         configs = [self.config(*case) for case in self.cases()]
-        report["under_load" if self.under_load else "cases"] = found = []
+        kind = "under_load" if self.under_load else "engines" if self.engines else "cases"
+        report[kind] = found = []
         for config in configs:
             say(f"{config.variant} on {config.task}, {config.preset} ...")
             if self.under_load:
                 found.append(cases.run_under_load(config, self.repeats, self.full))
+            elif self.engines:
+                found.append(cases.run_engines(config, self.repeats, self.full))
             else:
                 found.append(cases.run_case(config, self.repeats, self.full, self.compile))
         return report

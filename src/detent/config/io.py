@@ -26,6 +26,11 @@ RENAMED = {"trpo.backtracks": "trpo.max_backtracks", "trpo.shrink": "trpo.backtr
 """Settings by the names that earlier versions wrote; files with these are read, and run ids still count them."""
 
 
+def current_settings(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted name under today's names."""
+    return {RENAMED.get(key, key): value for key, value in flat.items()}
+
+
 def to_dict(config: Any) -> dict[str, Any]:
     """A config section as plain nested dicts, lists and scalars, ready for TOML."""
     out: dict[str, Any] = {}

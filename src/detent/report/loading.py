@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from detent.config.io import read_toml
+from detent.config.io import current_settings, read_toml
 from detent.errors import ConfigError, RunError
 from detent.report.external import read_external
 from detent.report.runs import (
@@ -166,7 +166,7 @@ def _read_run(path: Path, entry: dict[str, Any] | None, complain: Callable[[str]
     settings: dict[str, Any] = {}
     if (path / "config.toml").exists():
         try:
-            settings = flat(read_toml(path / "config.toml"))
+            settings = current_settings(flat(read_toml(path / "config.toml")))
         except ConfigError as error:
             complain(f"{error}; the run is left out")
             return
@@ -180,9 +180,9 @@ def _read_run(path: Path, entry: dict[str, Any] | None, complain: Callable[[str]
     evaluations = _rows(path / "evals.jsonl", complain)
     measure = measure_of(task, evaluations)
     preset = str(settings.get("preset") or (entry or {}).get("preset", "paper"))
-    changed = (entry.get("overrides") or {}) if entry else settings
+    changed = current_settings(flat(entry.get("overrides") or {})) if entry else settings
     at = np.array([row["step"] for row in evaluations], float)
-    known = {"scale": "auto", "env.obs": "state", "env.backend": "auto", **flat(changed), **settings}
+    known = {"scale": "auto", "env.obs": "state", "env.backend": "auto", **changed, **settings}
     scale, image, backend = (str(known[key]) for key in ("scale", "env.obs", "env.backend"))
     yield Run(
         name=str(entry["id"]) if entry else path.resolve().name,

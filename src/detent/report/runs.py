@@ -21,7 +21,8 @@ Measure = Literal["TD3-normalized return", "success rate", "return"]
 # Settings that say how long, where or how often something is measured, not what is trained.
 _ASIDE = {"task", "variant", "algo", "preset", "steps", "seed", "threads", "device", "tensorboard"}
 _ASIDE |= {"env.backend", "env.processes", "update.diagnostics", "update.processes", "update.compile", "trpo.chunk"}
-_ASIDE_GROUPS = ("eval.", "checkpoint.")
+_ASIDE |= {"update.engine", "log", "plugins"}
+_ASIDE_GROUPS = ("eval.", "checkpoint.", "log_options.")
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,8 @@ class Head(nn.Module, ABC):
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
         """Return KL(old || new) of each dimension `[B, m]`; by default estimated from samples.
 
-        The estimate E[r - 1 - log r] is never negative and has no bias; the samples are the same for the same `old`.
+        The estimate E[r - 1 - log r] is never negative and has no bias, and is meant for the small steps of a trust
+        region: far from `old` its variance grows. The samples are the same for the same `old`.
         """
         estimates = []
         for choice in self._samples(old):

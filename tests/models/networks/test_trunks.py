@@ -53,7 +53,7 @@ def block_by_hand(x: Array, block: Block, norm: bool, residual: bool) -> Array:
 @pytest.mark.parametrize("residual", [True, False])
 def test_regularized_network_is_the_formula_written_by_hand(norm: bool, residual: bool) -> None:
     config = NetworkConfig(kind="rn", width=6, depth=2, layer_norm=norm, residual=residual)
-    network = shaken(make_trunk(5, config))
+    network = shaken(make_trunk(5, config, "actor"))
     assert isinstance(network, RegularizedNetwork)
     x = np.random.default_rng(0).standard_normal((7, 5))
     hidden = affine(x, network.projection)
@@ -66,7 +66,7 @@ def test_regularized_network_is_the_formula_written_by_hand(norm: bool, residual
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 def test_mlp_is_its_layers_with_the_chosen_activation(activation: Literal["tanh", "relu"]) -> None:
-    network = shaken(make_trunk(5, NetworkConfig(kind="mlp", width=6, depth=3, activation=activation)))
+    network = shaken(make_trunk(5, NetworkConfig(kind="mlp", width=6, depth=3, activation=activation), "actor"))
     assert isinstance(network, MLP)
     layers = [layer for layer in network if isinstance(layer, nn.Linear)]
     assert len(layers) == 3
@@ -80,11 +80,11 @@ def test_mlp_is_its_layers_with_the_chosen_activation(activation: Literal["tanh"
 
 
 def test_depth_zero_is_a_linear_policy_or_a_bare_projection() -> None:
-    identity = make_trunk(5, NetworkConfig(kind="mlp", width=6, depth=0))
+    identity = make_trunk(5, NetworkConfig(kind="mlp", width=6, depth=0), "actor")
     x = torch.randn(3, 5)
     assert torch.equal(identity(x), x)
     assert identity.num_features == 5
-    bare = make_trunk(5, NetworkConfig(kind="rn", width=6, depth=0, layer_norm=False))
+    bare = make_trunk(5, NetworkConfig(kind="rn", width=6, depth=0, layer_norm=False), "actor")
     assert isinstance(bare, RegularizedNetwork)
     assert torch.equal(bare(x), bare.projection(x))
     assert bare.num_features == 6
@@ -100,10 +100,12 @@ def test_parameter_counts_are_those_of_the_architecture() -> None:
     norms = (depth + 1) * 2 * d
     projection = n * d + d
     config = NetworkConfig(kind="rn", width=d, depth=depth)
-    assert count(make_trunk(n, config)) == projection + depth * ffn + norms
+    assert count(make_trunk(n, config, "actor")) == projection + depth * ffn + norms
     without = NetworkConfig(kind="rn", width=d, depth=depth, layer_norm=False, residual=False)
-    assert count(make_trunk(n, without)) == projection + depth * ffn
-    assert count(make_trunk(n, NetworkConfig(kind="mlp", width=d, depth=depth))) == projection + 2 * (d * d + d)
+    assert count(make_trunk(n, without, "actor")) == projection + depth * ffn
+    assert count(make_trunk(n, NetworkConfig(kind="mlp", width=d, depth=depth), "actor")) == projection + 2 * (
+        d * d + d
+    )
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(40, 16), (16, 40), (16, 16), (1, 5), (5, 1)])
@@ -116,10 +118,10 @@ def test_linear_layers_start_orthogonal_with_their_gain(inputs: int, outputs: in
 
 
 def test_projection_has_gain_1_and_mlp_layers_sqrt_2() -> None:
-    rn = make_trunk(10, NetworkConfig(kind="rn", width=24, depth=1))
+    rn = make_trunk(10, NetworkConfig(kind="rn", width=24, depth=1), "actor")
     assert isinstance(rn, RegularizedNetwork)
     np.testing.assert_allclose(np.linalg.svd(array(rn.projection.weight), compute_uv=False), 1.0, rtol=1e-4)
-    mlp = make_trunk(10, NetworkConfig(kind="mlp", width=24, depth=2))
+    mlp = make_trunk(10, NetworkConfig(kind="mlp", width=24, depth=2), "actor")
     for layer in mlp.modules():
         if isinstance(layer, nn.Linear):
             np.testing.assert_allclose(np.linalg.svd(array(layer.weight), compute_uv=False), math.sqrt(2), rtol=1e-4)
