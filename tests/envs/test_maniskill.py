@@ -7,6 +7,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,35 @@ def test_the_gpu_adapter_ends_a_solved_episode_as_the_pool_does() -> None:
     assert steps[-1].terminated.tolist() == [True]
     assert (steps[-1].episodes[0].success, steps[-1].episodes[0].success_at_end) == (1.0, 1.0)
     assert steps[-1].episodes[0].length == len(steps)
+
+
+def play_batch(envs: ManiSkillBatch, between: Callable[[], None] = lambda: None) -> list[list[float]]:
+    """Observations of twelve steps, with two new episodes among them."""
+    seen = [envs.reset(4)["state"][0].tolist()]
+    for t, action in enumerate(actions(12, 8)):
+        if t == 3:
+            between()
+        seen.append(envs.step(torch.from_numpy(action.astype(np.float32))[None]).observation["state"][0].tolist())
+    return seen
+
+
+def test_the_gpu_adapter_has_random_numbers_of_its_own() -> None:
+    """ManiSkill draws new episodes from torch's global numbers; evaluation in between must not change training."""
+    config = EnvConfig(kwargs={"max_episode_steps": 5})
+    envs, others = (ManiSkillBatch("PushCube-v1", 1, config, "physx_cpu") for _ in range(2))
+
+    def evaluate() -> None:
+        play_batch(others)
+        torch.rand(7)
+
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    alone = play_batch(envs)
+    assert torch.equal(torch.get_rng_state(), before), "nothing is drawn from the global numbers"
+    assert play_batch(envs, between=evaluate) == alone
+    assert alone[5] != alone[10] != alone[0], "every episode begins elsewhere"
+    envs.close()
+    others.close()
 
 
 def crash_after_three(row: dict[str, Any], policy: Any) -> None:

@@ -30,7 +30,7 @@ from detent.models.policy import Policy
 from detent.rollouts.advantages import gae
 from detent.rollouts.batch import Batch
 from detent.rollouts.rollout import NonFiniteError, Rollout, allocate, checksum, collect, require_finite
-from detent.spec import Observation
+from detent.spec import ActionSpec, EnvSpec, Observation, ObservationSpec
 
 SCRIPTED = "detent.envs.scripted:Scripted-v0"
 TARGET = "detent.envs.scripted:Target-v0"
@@ -54,6 +54,14 @@ def gather(policy: Policy, envs: VectorEnv, steps: int, seed: int = 0) -> Rollou
     rollout = allocate(policy, first, steps)
     collect(policy, envs, first, rollout, torch.Generator().manual_seed(seed))
     return rollout
+
+
+def test_allocating_draws_nothing_from_torchs_global_numbers() -> None:
+    """They may be a simulator's, and allocation happens again when a run is resumed."""
+    policy = Policy(EnvSpec(ObservationSpec(2), ActionSpec((-1.0,), (1.0,))), Config())
+    before = torch.get_rng_state()
+    allocate(policy, {"state": torch.zeros(3, 2)}, 4)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def log_ratios(engine: Engine, policy: Policy, rollout: Rollout, size: int = 7) -> Tensor:
