@@ -1,6 +1,6 @@
 """Train RN-D on Hopper-v4 for about three minutes on two cores, then show what it learned.
 
-`make demo` runs this. It leaves a run directory with a learning curve and a film of the trained policy.
+`make demo` runs this. It leaves a run directory with a learning curve and a video of the trained policy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TASK = "Hopper-v4"
 STEPS = 50_000
 SETTINGS = {"steps": STEPS, "eval.interval": STEPS // 10, "eval.episodes": 20, "eval.num_envs": 20}
 DETENT = Path(sys.executable).with_name("detent")
-"""The command of the environment this runs in, which need not be on the path."""
+"""The `detent` command of this Python environment, which need not be on the PATH."""
 
 
 def main() -> None:

@@ -2,8 +2,8 @@
 
 python scripts/compare_checkouts.py OTHER [--pairs 15] [--case HalfCheetah-v4:rn-d:paper ...] [--full]
 
-OTHER is another checkout of Detent, of the commit to compare with; both are run by this Python. Every pair measures
-both, one right after the other, the order changing from pair to pair. A ratio above 1: this checkout is faster.
+OTHER is another checkout of Detent, at the commit to compare with; this Python runs both. Every pair measures one right
+after the other, in alternating order. A ratio above 1 means that this checkout is faster.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from detent.bench.scheduling import Worker, take_turns
+from detent.bench.scheduling import Source, Worker, take_turns
 from detent.bench.slices import ratios, steps_per_second, timing
 from detent.cli.bench import CASES
 from detent.config.presets import configure
@@ -20,8 +20,7 @@ from detent.training.run import resolve
 
 def compare(task: str, variant: str, preset: str, other: Path, pairs: int, full: bool) -> None:
     config = resolve(configure(task, variant=variant, preset=preset, overrides={"device": "cpu"}))
-    # Settings that the other checkout does not know are left out by its own defaults.
-    workers = {"this": Worker("detent", config, full), "other": Worker("detent", config, full, other / "src")}
+    workers = {"this": Worker("detent", config, full), "other": Worker("detent", config, full, Source(other / "src"))}
     try:
         measured = take_turns(workers, pairs)
     finally:

@@ -1,11 +1,11 @@
-"""Steps per second of ManiSkill on the CPU through Detent's adapter and through what ManiSkill recommends for it.
+"""Compare ManiSkill's speed on the CPU through Detent's adapter and through the setup that ManiSkill recommends.
 
 python scripts/compare_maniskill_speed.py [--task PushCube-v1] [--processes 2] [--envs 2] [--steps 200] [--repeats 3]
 
 Both run the same task with the same random actions; episodes end when the task is solved or its time is up, and the
-next begins at once. The recommended way is Gymnasium's AsyncVectorEnv over CPUGymWrapper, an environment per process.
-Detent has the same number of processes, and with `--envs` above `--processes` several environments in each. Turns are
-taken, so that other load on the machine meets both.
+next begins at once. The recommended setup is Gymnasium's AsyncVectorEnv over CPUGymWrapper, an environment per process.
+Detent has the same number of processes, and with `--envs` above `--processes` several environments in each. The two
+take turns, so that other load on the machine affects both.
 """
 
 from __future__ import annotations

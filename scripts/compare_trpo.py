@@ -2,8 +2,8 @@
 
 python scripts/compare_trpo.py [--task HalfCheetah-v4] [--variant rn-d] [--threads 2] [--repeats 5]
 
-The other version is written as it usually is: the gradient of the KL over the whole batch once, with its graph kept,
-and each product a second backward pass through that graph. Both must come to the same parameters.
+The other version is written in the usual way: the gradient of the KL over the whole batch once, with its graph kept,
+and each product a second backward pass through that graph. Both must arrive at the same parameters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from detent.rollouts.batch import Batch
 
 
 class DoubleBackpropagation(TRPO):
-    """TRPO with the Hessian of the KL differentiated twice."""
+    """TRPO with Fisher-vector products by differentiating the KL twice."""
 
     _kept: tuple[Batch, Tensor] | None = None
 
@@ -48,7 +48,7 @@ class DoubleBackpropagation(TRPO):
 
 @torch.no_grad()
 def make_batch(policy: Policy, size: int, generator: Generator) -> Batch:
-    """Normal observations and advantages, and what the policy would choose."""
+    """Make a batch of normally distributed observations and advantages, with actions sampled from the policy."""
     observation = {"state": torch.randn(size, policy.spec.observation.size, generator=generator)}
     params = policy.params(observation)
     choice = policy.head.sample(params, generator)

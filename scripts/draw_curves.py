@@ -1,4 +1,4 @@
-"""Draw one figure of what run directories hold; `detent report` draws them all.
+"""Draw one figure from run directories; `detent report` draws them all.
 
 python scripts/draw_curves.py OUT.png RUN...              learning curves beside the paper's
 python scripts/draw_curves.py --metric NAME OUT.png RUN...  a column of metrics.jsonl

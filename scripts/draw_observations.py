@@ -1,4 +1,4 @@
-"""Draw what a policy with images sees in the course of an episode, eight moments in a row.
+"""Draw what an image-based policy sees over an episode, as eight frames in a row.
 
 python scripts/draw_observations.py RUN OUT.png
 """
@@ -27,7 +27,7 @@ def main() -> None:
     observation = envs.reset(0)
     seen = [observation["rgb"][0, :, :, :3].numpy()]
     limit = envs.spec.max_episode_steps or 50
-    # The step that ends the episode shows the beginning of the next.
+    # The step that ends the episode returns the first observation of the next.
     for _ in range(limit - 1):
         observation = envs.step(policy(observation)).observation
         seen.append(observation["rgb"][0, :, :, :3].numpy())

@@ -2,8 +2,8 @@
 
 python scripts/harvest_study.py STUDY RESULTS [--rows 200]
 
-Kept are config.toml, run.json, evals.jsonl, and metrics.jsonl thinned to at most ROWS rows, by run id; checkpoints are
-not. Copied back into a study directory, such runs count as finished.
+Keeps config.toml, run.json, evals.jsonl, and metrics.jsonl thinned to at most ROWS rows, by run id, but no checkpoints.
+Copied back into a study directory, such runs count as finished.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from detent.study.directory import read_state, read_study
 
 
 def thin(lines: list[str], rows: int) -> list[str]:
-    """Return evenly spaced lines, the last one among them."""
+    """Return evenly spaced lines, including the last one."""
     stride = -(-len(lines) // rows)
     return lines[::-1][:: max(1, stride)][::-1]
 
 
 def harvest(study: Path, results: Path, rows: int) -> list[str]:
-    """Copy every finished run that is not there yet; return the ids of those that are there now."""
+    """Copy every finished run to `results`; return their ids."""
     finished = [entry for entry in read_study(study)["runs"] if read_state(study, entry).status == "finished"]
     for entry in finished:
         run, copy = study / entry["path"], results / entry["id"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 SHARES = (0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1)
 CLOSE = 0.04
-"""Neighbours at most this share of the budget apart are interpolated between; a wider gap stays empty."""
+"""Largest gap, as a share of the budget, that is interpolated; a wider gap stays empty."""
 HEADER = """\
 # Scores of the RN-D paper (arXiv 2601.23075), read off its figures pixel by pixel; accuracy about 0.01.
 # TD3-normalized return on Gymnasium tasks, success rate on ManiSkill. One row per curve: `budget` is its length in
@@ -25,7 +25,7 @@ HEADER = """\
 
 
 def score_at(curve: dict[int, float], steps: float, budget: int) -> float | None:
-    """The curve at `steps`, from the point there, its close neighbours or (at the end) the last point if close."""
+    """Return the score at `steps`: from the point there, close neighbours or (at the end) the last point if close."""
     before = max((s for s in curve if s <= steps), default=None)
     after = min((s for s in curve if s >= steps), default=None)
     if before is None:

@@ -2,7 +2,7 @@
 
 python scripts/try_maniskill_tasks.py [--images] [--steps 512] [TASK ...]
 
-Prints a line per task. A task whose assets are missing is reported with the command that downloads them.
+Prints one line per task. A task whose assets are missing is reported with the command that downloads them.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         register_trunk,
         register_update_rule,
     )
+    from detent.training.evaluate import evaluate_run
     from detent.training.run import resume, train
     from detent.training.trainer import Result
 
@@ -48,6 +49,7 @@ __all__ = [
     "Result",
     "Simulator",
     "configure",
+    "evaluate_run",
     "load",
     "register_critic",
     "register_encoder",
@@ -71,6 +73,7 @@ _HOME = {
     "Result": "training.trainer",
     "Simulator": "envs.base",
     "configure": "config.presets",
+    "evaluate_run": "training.evaluate",
     "load": "models.checkpoints",
     "resume": "training.run",
     "train": "training.run",
@@ -82,7 +85,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Names are imported when they are used: `import detent` needs neither torch nor a simulator."""
+    """Import a public name on first use, so that `import detent` needs neither torch nor a simulator."""
     if name == "report":
         return import_module("detent.report")
     if name not in _HOME:

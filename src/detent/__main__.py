@@ -1,4 +1,4 @@
-"""`python -m detent` is the command line."""
+"""Entry point of `python -m detent`."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""What works on this machine and what to install for what does not.
+"""Checks of what works on this machine, and what to install for what does not.
 
-Everything that could crash an interpreter (torch, simulators, OpenGL) is tried in a process of its own, and nothing
-outside the standard library is needed to tell the tale.
+Everything that could crash an interpreter (torch, simulators, OpenGL) is tried in a separate process, and the report
+itself needs only the standard library.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ print(tensorboard.__version__)
 class Check:
     name: str
     ok: bool | None
-    """None: absent, and training works without it."""
+    """None if absent but not required for training."""
     detail: str
     remedy: str = ""
 
@@ -107,7 +107,7 @@ def diagnose() -> list[Check]:
 
 
 def report(as_json: bool) -> int:
-    """Print the checks, as one line of JSON or a table; 0 when everything required works, else 1."""
+    """Print the checks as one line of JSON or as a table; return 0 if everything required works, else 1."""
     checks = diagnose()
     healthy = all(check.ok is not False for check in checks)
     if as_json:
@@ -190,7 +190,7 @@ def _envpool_has_a_wheel() -> bool:
 
 
 def _opengl() -> Check:
-    """Tries what `detent video` would take first, then what the user could choose instead."""
+    """Try the MUJOCO_GL backend that `detent video` would use, then those the user could choose instead."""
     preferred = preferred_gl()
     text = ""
     for name in dict.fromkeys((preferred, None, "egl", "osmesa")):
@@ -206,7 +206,7 @@ def _opengl() -> Check:
 
 
 def _maniskill() -> Check:
-    """Its simulator needs a Vulkan driver whatever the policy sees."""
+    """Check that SAPIEN renders: its simulator needs a Vulkan driver whatever the policy observes."""
     found = _version("mani_skill")
     if found is None:
         return Check("ManiSkill", None, "not installed", "for manipulation tasks, pip install 'detent[maniskill]'")
@@ -231,7 +231,7 @@ def _version(package: str) -> str | None:
 
 
 def _run(code: str, environment: Mapping[str, str | None] | None = None) -> tuple[bool, str]:
-    """Run `code` in a fresh interpreter: whether it came through, and the last line it printed."""
+    """Run `code` in a fresh interpreter; return whether it succeeded and the last line it printed."""
     env: dict[str, str] = dict(os.environ)
     for key, value in (environment or {}).items():
         if value is None:

@@ -1,4 +1,4 @@
-"""Errors whose text is a sentence for the user."""
+"""Errors whose message is a sentence for the user."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class ConfigError(Exception):
-    """A setting, file or space that no run can be made from.
+    """A setting, file or space that cannot be used for a run.
 
     Not a ValueError: tyro would draw its own box around the sentence.
     """
@@ -18,7 +18,7 @@ class RunError(RuntimeError):
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:
-    """Return the end of an error sentence: the closest valid words, or all of them where none is close."""
+    """Return the end of an error sentence: the closest valid words, or all of them if none is close."""
     valid = sorted(valid)
     close = difflib.get_close_matches(word, valid, n=3, cutoff=0.6)
     if close:

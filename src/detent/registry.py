@@ -22,7 +22,7 @@ OWN_PACKAGE = __name__.partition(".")[0]
 
 
 def import_path(path: str, what: str) -> Any:
-    """Import `package.module:Name`; `what` opens the sentence about a path that leads nowhere."""
+    """Import `package.module:Name`; `what` begins the error sentence if the import fails."""
     module_name, _, name = path.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
@@ -34,27 +34,27 @@ def import_path(path: str, what: str) -> Any:
 
 
 def is_foreign_path(name: str) -> bool:
-    """Whether `name` is an import path into something other than Detent itself."""
+    """Return whether `name` is an import path into something other than Detent itself."""
     return ":" in name and name.partition(":")[0].partition(".")[0] != OWN_PACKAGE
 
 
 @cache
 def _installed(group: str) -> dict[str, EntryPoint]:
-    """Return the entry points of installed packages, which do not change while a program runs."""
+    """Return the entry points of installed packages, cached because they do not change while a program runs."""
     return {point.name: point for point in entry_points(group=group)}
 
 
 class Registry:
-    """One kind of plug-in."""
+    """The plug-ins of one kind."""
 
     def __init__(self, kind: str, group: str, builtin: Mapping[str, str], base: str = "") -> None:
-        """`group` names the entry points, `builtin` maps names to import paths, `base` is the class to subclass."""
+        """Take the entry-point `group`, the `builtin` names with import paths, and the class that entries subclass."""
         self.kind, self.group = kind, group
         self._builtin, self._base = dict(builtin), base
         self._registered: dict[str, Any] = {}
 
     def register(self, name: str) -> Callable[[Entry], Entry]:
-        """Return a decorator that enters a class under `name`."""
+        """Return a decorator that registers a class under `name`."""
 
         def enter(entry: Entry) -> Entry:
             if not name or ":" in name:
@@ -71,15 +71,19 @@ class Registry:
         return _installed(self.group)
 
     def names(self) -> list[str]:
-        """Return every name that can be used without an import path; nothing is imported."""
+        """Return every name that can be used without an import path, importing nothing."""
         return list(dict.fromkeys((*self._builtin, *self._registered, *self._entry_points())))
 
+    def is_builtin(self, name: str) -> bool:
+        """Return whether `name` comes with Detent."""
+        return name in self._builtin
+
     def known(self, name: str) -> bool:
-        """Whether `name` is registered; an import path is not."""
+        """Return whether `name` is registered; an import path is not."""
         return name in self._builtin or name in self._registered or name in self._entry_points()
 
     def require(self, name: str, setting: str) -> None:
-        """Refuse a name that is neither registered nor an import path."""
+        """Reject a name that is neither registered nor an import path."""
         if not self.known(name) and ":" not in name:
             raise ConfigError(
                 f"{setting} is '{name}', and there is no {self.kind} of that name; {nearest(name, self.names())} "
@@ -87,11 +91,11 @@ class Registry:
             )
 
     def provider(self, name: str) -> str | None:
-        """Return the module that registered `name` by decorator; None for everything that is found without it."""
+        """Return the module that registered `name` by decorator; None for names found without it."""
         return self._registered[name].__module__ if name in self._registered else None
 
     def get(self, name: str) -> Any:
-        """Return the entry `name`, imported now if need be."""
+        """Return the entry `name`, importing it if necessary."""
         self.require(name, self.kind)
         if name in self._builtin:
             return import_path(self._builtin[name], self.kind)
@@ -114,7 +118,7 @@ class Registry:
                 raise ConfigError(f"{self.kind} '{name}' is {entry!r}; it must subclass detent.{base.__name__}")
 
     def describe(self) -> dict[str, str]:
-        """Return the first line of every entry's docstring by name; what cannot be imported says so."""
+        """Return the first line of every entry's docstring by name, or the error if the entry cannot be imported."""
         return {name: self._first_line(name) for name in self.names()}
 
     def _first_line(self, name: str) -> str:
@@ -124,7 +128,7 @@ class Registry:
             return str(error)
 
     def options(self, name: str, options: Mapping[str, Any], setting: str) -> Any | None:
-        """Return the options of `name` as the dataclass it brings in `Options`; None where it takes none."""
+        """Return the options of `name` as its `Options` dataclass; None if it takes none."""
         schema = getattr(self.get(name), "Options", None)
         if schema is None:
             if options:
@@ -137,7 +141,7 @@ class Registry:
         return override(defaults, options, f"{setting}.")
 
     def make(self, name: str, *arguments: Any, options: Mapping[str, Any], setting: str) -> Any:
-        """Make a `name` of `arguments`, with its checked options behind them where it takes any."""
+        """Construct `name` with `arguments`, followed by its checked options if it takes any."""
         checked = self.options(name, options, setting)
         return self.get(name)(*arguments) if checked is None else self.get(name)(*arguments, checked)
 
@@ -149,14 +153,16 @@ class Reference:
     registry: Registry
     name: str
     setting: str
-    """Where it is named, `head.kind` for instance."""
+    """The setting that names the plug-in, for instance `head.kind`."""
     options: Mapping[str, Any]
     options_setting: str = ""
 
     def check(self) -> None:
-        """Refuse an unknown name and options that the plug-in does not have."""
+        """Reject an unknown name and options that the plug-in does not have."""
         self.registry.require(self.name, self.setting)
-        self.registry.options(self.name, self.options, self.options_setting)
+        # A built-in entry without options is valid, and need not be imported for the check.
+        if self.options or not self.registry.is_builtin(self.name):
+            self.registry.options(self.name, self.options, self.options_setting)
 
 
 def import_plugins(modules: Sequence[str]) -> None:
@@ -176,19 +182,23 @@ def providers(references: Iterable[Reference]) -> list[str]:
     return list(dict.fromkeys(module for module in found if module and module != "__main__"))
 
 
-def allow_imports(references: Iterable[Reference], plugins: Sequence[str], run: Path, trust: bool) -> None:
-    """Import the plug-in modules that a run's files name, with `trust`; without it refuse what needs an import.
+def allow_imports(
+    references: Iterable[Reference], plugins: Sequence[str], run: Path, trust: bool, paths: Sequence[str] = ()
+) -> None:
+    """Refuse to import what a run's files name, plug-ins and further import `paths`, unless the user trusts them.
 
     A stranger's run must not run code. What is already registered, here or by an installed package, needs no trust.
+    With `trust`, the plug-in modules of the run are imported.
     """
     if trust:
         return import_plugins(plugins)
     references = list(references)
-    needed = [reference.name for reference in references if is_foreign_path(reference.name)]
+    names = (*(reference.name for reference in references), *paths)
+    needed = [name for name in names if is_foreign_path(name)]
     if not all(reference.registry.known(reference.name) or ":" in reference.name for reference in references):
         needed += plugins
     if needed:
         raise ConfigError(
-            f"{run} names {', '.join(needed)}, and importing that runs its code; if you trust it, say so: "
-            "--trust on the command line, trust=True in Python"
+            f"{run} refers to {', '.join(dict.fromkeys(needed))}, and importing that runs its code; if you trust it, "
+            "pass --trust (trust=True in Python)"
         )

@@ -1,4 +1,4 @@
-"""What a policy knows of its environment: observation sizes, action bounds, bins. Pure data, no simulator."""
+"""What a policy knows about its environment: observation sizes, action bounds, bins. Pure data, no simulator."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ Observation: TypeAlias = "dict[str, Tensor]"
 @dataclass(frozen=True)
 class ObservationSpec:
     """The observation as the policy sees it, `{"state": [n], "rgb": [height, width, channels]}` or one of the two, and
-    how to get it from what the environment gives."""
+    how to obtain it from the environment's observation."""
 
     size: int
-    """Length of the state vector; 0 where there are images only."""
+    """Length of the state vector; 0 if there are only images."""
     keys: tuple[str, ...] = ()
     """Keys of a Dict observation whose vectors are concatenated in this order; empty for a plain vector."""
     image: tuple[int, ...] = ()
-    """Height, width and channels of `rgb` (three for each camera); empty where there are no images."""
+    """Height, width and channels of `rgb` (three for each camera); empty if there are no images."""
 
     @property
     def parts(self) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Shape and type of one observation, by key."""
+        """Return shape and dtype of one observation, by key."""
         state: dict[str, tuple[tuple[int, ...], str]] = {"state": ((self.size,), "float32")} if self.size else {}
         return state | ({"rgb": (self.image, "uint8")} if self.image else {})
 
     def state(self, raw: Any) -> NDArray[np.float32]:
-        """A raw observation, single or batched (`[..., k]` per vector), as float32 `[..., n]`."""
+        """Convert a raw observation, single or batched (`[..., k]` per vector), to float32 `[..., n]`."""
         if self.keys:
             raw = np.concatenate([np.asarray(raw[key], dtype=np.float32) for key in self.keys], axis=-1)
         return np.asarray(raw, dtype=np.float32)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a user should be told of the translation."""
+        """Return messages for the user about the conversion."""
         if self.image:
             height, width, channels = self.image
             beside = f"and {self.size} numbers" if self.size else "alone, without the state vector (rgb+state has both)"
@@ -68,11 +68,11 @@ class EnvSpec:
     observation: ObservationSpec
     action: ActionSpec
     max_episode_steps: int | None = None
-    """Where the environment truncates; None when it does not say."""
+    """Time limit at which the environment truncates; None if it declares none."""
 
 
 def bin_positions(spec: ActionSpec, bins: int) -> NDArray[np.float64]:
-    """`[m, K]`: `low + j (high - low) / (K - 1)`, the paper's uniform discretization on each dimension's own bounds."""
+    """Return `[m, K]`: `low + j (high - low) / (K - 1)`, the paper's uniform discretization of each dimension."""
     low, high = np.asarray(spec.low)[:, None], np.asarray(spec.high)[:, None]
     fraction: NDArray[np.float64] = np.arange(bins) / (bins - 1)
     positions: NDArray[np.float64] = low + (high - low) * fraction

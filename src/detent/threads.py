@@ -1,4 +1,4 @@
-"""How OpenMP threads wait for each other, which must be said before torch is imported."""
+"""How OpenMP threads wait for each other, which must be set before torch is imported, and core pinning."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import warnings
 from collections.abc import Iterator
 
 WAIT_POLICY = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""Waiting threads sleep. By default they spin, and as soon as any other job shares the cores, two spinning threads are
-several times slower than one."""
+"""Makes waiting threads sleep. By default they spin, and as soon as any other job shares the cores, two spinning
+threads are several times slower than one."""
 
 
 def core_numbers() -> list[int]:
-    """Of the cores this process may run on."""
+    """Return the numbers of the cores that this process may run on."""
     if sys.platform == "linux":
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
@@ -22,7 +22,7 @@ def core_numbers() -> list[int]:
 
 @contextlib.contextmanager
 def pinned(core: int | None) -> Iterator[None]:
-    """Keep this thread, and those it starts meanwhile, on one core if the system lets us; with None, leave them."""
+    """Pin this thread, and those it starts meanwhile, to one core if the system allows it; None pins nothing."""
     if core is None or sys.platform != "linux":
         yield
         return
@@ -41,14 +41,14 @@ def usable_cores() -> int:
 
 
 def prepare_threads() -> None:
-    """Set the wait policy, unless the user did or it is too late."""
+    """Set the wait policy, unless the user did or torch is already imported."""
     if "torch" not in sys.modules:
         for name, value in WAIT_POLICY.items():
             os.environ.setdefault(name, value)
 
 
 def warn_if_too_late(threads: int) -> None:
-    """Tell a program that imported torch before Detent what it is missing."""
+    """Warn a program that imported torch before Detent that the wait policy is not set."""
     missing = [f"{name}={value}" for name, value in WAIT_POLICY.items() if name not in os.environ]
     if threads > 1 and missing:
         warnings.warn(

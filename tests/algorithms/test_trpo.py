@@ -31,7 +31,9 @@ every_engine = pytest.mark.parametrize("accelerated", [False, True], ids=["autog
 every_head = pytest.mark.parametrize("kind", ["categorical", "gaussian", "loss-swap"])
 
 
-def make_rule(kind: HeadKind = "categorical", accelerated: bool = False, **trpo: Any) -> TRPO:
+def make_rule(
+    kind: HeadKind = "categorical", accelerated: bool = False, layer: nn.Module | None = None, **trpo: Any
+) -> TRPO:
     """TRPO on a small float64 policy whose outputs are not almost zero; chunks that divide nothing evenly."""
     config = Config(
         algo="trpo",
@@ -45,6 +47,8 @@ def make_rule(kind: HeadKind = "categorical", accelerated: bool = False, **trpo:
     last = policy.actor[1]
     assert isinstance(last, nn.Linear)
     last.weight.data *= 100
+    if layer is not None:
+        policy.actor.insert(1, layer)
     return TRPO(policy, config, AcceleratedCriticRegression(policy, config.update) if accelerated else None)
 
 
@@ -83,6 +87,42 @@ def test_fisher_product_is_the_dense_hessian_of_the_kl(kind: HeadKind) -> None:
         expected = hessian @ vector + 0.25 * vector
         assert (hessian @ vector).abs().max() > 0.1
         torch.testing.assert_close(rule.fisher_product(batch, vector), expected, rtol=1e-9, atol=1e-9)
+
+
+class Square(torch.autograd.Function):
+    """An operation that can only be differentiated backwards, as plug-ins may have."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor) -> Tensor:
+        ctx.save_for_backward(inputs)
+        return inputs.square()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        inputs: Tensor = ctx.saved_tensors[0]
+        return 2 * inputs * gradients[0]
+
+
+class BackwardOnly(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        apply: Callable[[Tensor], Tensor] = Square.apply
+        return apply(inputs)
+
+
+class ForwardToo(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs.square()
+
+
+@every_head
+def test_fisher_product_works_where_forward_mode_does_not(kind: HeadKind) -> None:
+    found = []
+    for module in (ForwardToo(), BackwardOnly()):
+        rule = make_rule(kind, layer=module)
+        batch = make_batch(rule)
+        vector = torch.randn(rule.actor.flat.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        found.append(rule.fisher_product(batch, vector))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-10, atol=1e-10)
 
 
 @every_head
@@ -316,7 +356,7 @@ def test_the_engine_of_the_critic_changes_nothing(kind: HeadKind) -> None:
 def test_a_head_with_sampled_forms_steps_almost_where_the_exact_ones_lead(
     kind: HeadKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("detent.models.heads.base.SAMPLES", 2000)
+    monkeypatch.setattr("detent.models.heads.base.SAMPLES", 600)
     exact, sampled = make_rule(kind), make_rule(kind)
     head: Any = sampled.actor.policy.head
     for name in ("kl", "fisher_product"):
@@ -325,7 +365,7 @@ def test_a_head_with_sampled_forms_steps_almost_where_the_exact_ones_lead(
     old = exact.actor.flat.detach().clone()
     metrics = [rule.update(batch, 1e-3, torch.Generator().manual_seed(0)) for rule in (exact, sampled)]
     steps = [rule.actor.flat.detach() - old for rule in (exact, sampled)]
-    assert torch.nn.functional.cosine_similarity(steps[0], steps[1], dim=0) > 0.99
+    assert torch.nn.functional.cosine_similarity(steps[0], steps[1], dim=0) > 0.98
     assert metrics[1]["kl"] == pytest.approx(mean_kl(exact, batch, old)(sampled.actor.flat.detach()).item(), rel=0.1)
     assert metrics[1]["kl"] <= 0.01
     assert metrics[1]["policy_loss"] == pytest.approx(metrics[0]["policy_loss"], rel=0.1)

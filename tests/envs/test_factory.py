@@ -128,6 +128,9 @@ def test_a_run_needs_its_factory_again(tmp_path: Path, capsys: pytest.CaptureFix
         detent.resume(tmp_path / "run", steps=1024)
     assert main(["eval", str(tmp_path / "run")]) == 2
     assert "made by a Python callable" in capsys.readouterr().err
+    report = detent.evaluate_run(tmp_path / "run", "latest", episodes=3, num_envs=2, threads=1, env=target)
+    assert report["stochastic"]["episodes"] == 3
+    assert report["stochastic"]["length"] == 8
 
 
 def test_processes_take_a_factory_that_can_be_sent(tmp_path: Path) -> None:

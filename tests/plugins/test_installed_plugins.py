@@ -157,16 +157,16 @@ def test_a_whole_update_rule_trains(installed: Installed) -> None:
     assert "reinforce: one gradient step per iteration" in said
 
 
-def test_a_study_sweeps_them(installed: Installed) -> None:
-    (installed.directory / "heads.toml").write_text(
-        """
-tasks = ["Target"]
+def test_a_study_sweeps_them_on_a_task_of_the_simulator(installed: Installed) -> None:
+    (installed.directory / "heads.toml").write_text("""
+tasks = ["PointMass"]
 variants = ["custom"]
 steps = 256
 settings = { env.num_envs = 4, rollout_steps = 32, update.minibatches = 4, actor.width = 8, eval.episodes = 2 }
+[[grid]]
+settings = { env.backend = "point-mass" }
 sweep = { head.kind = ["categorical", "laplace"] }
-""".replace('"Target"', '"detent.envs.scripted:Target-v0"')
-    )
+""")
     installed.detent("study run heads.toml --out study --workers 1")
     counts = json.loads(installed.detent("study status study --json").splitlines()[-1])["counts"]
     assert counts["finished"] == 2

@@ -87,7 +87,7 @@ def test_what_a_runs_files_name_is_imported_only_with_trust(by: str, trace: Path
         lambda: detent.load(run),
         lambda: detent.resume(run, steps=512),
     ):
-        with pytest.raises(ConfigError, match=r"importing that runs its code; if you trust it, say so"):
+        with pytest.raises(ConfigError, match=r"importing that runs its code; if you trust it, pass --trust"):
             refused()
     for command in (
         f"eval {run} --episodes 1",

@@ -102,7 +102,7 @@ def test_the_last_whole_row_is_found_in_torn_and_long_files(tmp_path: Path) -> N
 def test_a_run_goes_on_exactly_or_begins_again(directory: Path) -> None:
     run = directory / ENTRY["path"]
     fresh = ["train", "--config", str(directory / "plan" / f"{ENTRY['id']}.toml"), "--out", str(run)]
-    onward = ["train", "--resume", str(run), "--exact"]
+    onward = ["train", "--resume", str(run), "--exact", "--trust"]
     assert train_words(directory, ENTRY) == fresh
     # Killed while its configuration was being written.
     run.mkdir()

@@ -148,10 +148,11 @@ def test_a_study_cut_off_in_every_way_ends_with_the_same_results(tmp_path: Path)
 
     # kill -9: the runs notice, and let go of their directories.
     process = start("run", file, "--out", cut, "--workers", 2)
-    wait_until(lambda: bool(in_the_middle(cut)), process)
-    killed = in_the_middle(cut)
+    wait_until(lambda: lock_holder(cut) is not None, process)
     report = json.loads(subprocess.run(command("status", cut, "--json"), capture_output=True, check=True).stdout)
     assert report["run_by"].startswith(f"process {process.pid} on ")
+    wait_until(lambda: bool(in_the_middle(cut)), process)
+    killed = in_the_middle(cut)
     process.kill()
     process.communicate()
     assert lock_holder(cut) is None

@@ -1,7 +1,7 @@
-"""Faster forms of acting and updating: hand-written passes, flat Adam, worker processes.
+"""Fast forms of acting and updating: hand-written passes, flat Adam, worker processes.
 
-Used where every module of a run has a fast form; `missing_form` names the first one that has none. Removable: nothing
-below `training` imports this room, and training works without it.
+Used if every module of a run has a fast form; `missing_form` names the first one that has none. Optional: nothing below
+`training` imports this package, and training works without it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["make_collector", "make_update_rule", "missing_form", "processes_supp
 
 
 def missing_form(policy: Policy, config: Config) -> str | None:
-    """Return what of a run has no fast form, in words; None where everything has."""
+    """Name the first part of a run that has no fast form, for a message; return None if every part has one."""
     if type(policy) is not Policy:
         return f"the policy {type(policy).__name__}"
     algorithm = algorithm_plugin(config)
@@ -58,5 +58,5 @@ def make_update_rule(policy: Policy, config: Config) -> UpdateRule:
 
 
 def make_collector(policy: Policy, envs: VectorEnv, config: Config) -> AcceleratedCollector:
-    """Make a collector with as many processes as the update has, where the environments can be divided."""
+    """Make a collector with as many processes as the update, or with one if the environments cannot be divided."""
     return AcceleratedCollector(policy, envs, config, config.update.processes if hasattr(envs, "part") else 1)

@@ -1,4 +1,4 @@
-"""Rollouts by hand-written forward passes, in one process or in several that each have environments of their own."""
+"""Rollout collection with hand-written forward passes, in one process or in several with their own environments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from detent.seeding import derive_seed
 
 
 class FusedActor:
-    """`Policy.act` without what modules and autograd add to a few rows."""
+    """`Policy.act` without the overhead that modules and autograd add to small batches."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy, self._network = policy, fuse(policy.actor)
@@ -34,14 +34,14 @@ class FusedActor:
 
 
 class AcceleratedCollector:
-    """`Collector`, faster: environments, the observations to act on next, and the rollout buffer.
+    """A faster `Collector`: environments, the observations to act on next, and the rollout buffer.
 
-    In a group every process acts in environments of its own and fills its columns of the rollout, which is in memory
-    that all share. No core waits while another one acts, and there are barriers at its beginning and end only.
+    In a group, each process acts in its own environments and fills its columns of the rollout buffer, which all
+    processes share. No core idles while another acts; the only barriers are at the start and end of a rollout.
     """
 
     def __init__(self, policy: Policy, envs: VectorEnv, config: Config, processes: int = 1) -> None:
-        """The first rollout forks the processes; more than one needs the policy's parameters in shared memory."""
+        """Set up collection; the first rollout forks workers, which need the policy's parameters in shared memory."""
         self._policy, self._envs, self._config = policy, envs, config
         self._act = FusedActor(policy)
         self._group = WorkerGroup(max(1, min(processes, envs.num_envs)), "rollout")
@@ -56,7 +56,7 @@ class AcceleratedCollector:
         self._modules = self._current_modules()
 
     def collect(self, iteration: int, fresh: bool) -> Rollout:
-        """Collect experience for `iteration`; with `fresh`, as the first time, in environments made anew."""
+        """Collect the rollout of `iteration`; `fresh` rebuilds the environments, as the first rollout always does."""
         group, started = self._group, self._rollout is not None
         if self._modules != self._current_modules():
             raise RuntimeError(
@@ -87,11 +87,11 @@ class AcceleratedCollector:
         return self._rollout
 
     def _current_modules(self) -> list[int]:
-        """Return what the passes were made for: these modules, without hooks."""
+        """Return the ids of the policy's modules, to detect replaced ones; empty if any module has hooks."""
         return [] if has_hooks(self._policy) else [id(module) for module in self._policy.modules()]
 
     def _current_addresses(self) -> list[int]:
-        """Return where the parameters are, as far as another process must see the same."""
+        """Return the parameters' addresses, which must not change while workers share them; empty without workers."""
         return [parameter.data_ptr() for parameter in self._policy.parameters()] if self._group.size > 1 else []
 
     def _require_shared_parameters(self) -> None:
@@ -103,14 +103,14 @@ class AcceleratedCollector:
             )
 
     def _allocate(self) -> Rollout:
-        """Allocate for all environments, some of whose first observations are there."""
+        """Allocate buffers for all environments, although only this process's first observations are known."""
         all_rows = torch.zeros(self._envs.num_envs, dtype=torch.int64)
         first = {key: value[all_rows] for key, value in self._observation.items()}
         rollout = allocate(self._policy, first, self._config.rollout_steps)
         return rollout.map(shared_copy) if self._group.size > 1 else rollout
 
     def _work(self) -> None:
-        """Do what the other processes do for a rollout."""
+        """Collect one rollout in a worker process."""
         iteration, fresh = self._order.tolist()
         if fresh:
             self._reset(iteration)
@@ -122,7 +122,7 @@ class AcceleratedCollector:
             self._observation = self._parts[self._group.rank].reset(seed)
 
     def _fill(self, iteration: int) -> Rollout:
-        """Fill this process's columns of the rollout, and return them."""
+        """Fill this process's columns of the rollout and return them."""
         assert self._rollout is not None
         rank = self._group.rank
         part = self._rollout.columns(self._group.shard(self._envs.num_envs))

@@ -1,4 +1,4 @@
-"""Adam on one flat buffer of parameters, and one of gradients."""
+"""Adam on one flat buffer of parameters and one of gradients."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from detent.config import UpdateConfig
 
 
 class FlatAdam:
-    """Adam on one flat parameter, of which the module's parameters become views.
+    """Adam on one flat parameter vector; the module's parameters become views of it.
 
-    Clipping, the step and gradient statistics are then one operation each, whatever the number of layers. In a group
-    every process has a gradient of its own, of its part of the minibatch, and steps its part of the parameters. The
-    first `watched` numbers are those whose gradient `GradientVariance` looks at: the actor's.
+    Clipping, the step and the gradient statistics are then one operation each, however many layers there are. In a
+    group, each process computes the gradient of its shard of the minibatch and steps its shard of the parameters. The
+    first `watched` entries are the actor's, whose gradient `GradientVariance` observes.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class FlatAdam:
         self.flat, self._exp_avg, self._exp_avg_sq = (self._buffer(like) for _ in range(3))
         self.flat.copy_(like)
         self._gradients = [self._buffer(like) for _ in range(self.group.size)]
-        # One count for each process; they are always equal.
+        # One step count per process; they are always equal.
         self._steps = [self._buffer(like.new_zeros((), dtype=torch.float32)) for _ in range(self.group.size)]
         attach(self._parameters, self.flat)
         self.bind()
@@ -40,11 +40,11 @@ class FlatAdam:
 
     @property
     def gradient(self) -> Tensor:
-        """This process's gradient, until `step` makes number 0's the sum of all."""
+        """Return this process's gradient; `step` turns that of process 0 into the sum over all processes."""
         return self._gradients[self.group.rank]
 
     def bind(self) -> None:
-        """Make the parameters' gradients views of this process's `gradient`, and find its part of everything."""
+        """Make the parameters' gradients views of this process's `gradient`, and select its shard of every buffer."""
         attach_gradient(self._parameters, self.gradient)
         part = self.group.shard(len(self.flat))
         everything = (self.flat, self._exp_avg, self._exp_avg_sq, *self._gradients)
@@ -55,7 +55,7 @@ class FlatAdam:
         return GradientVariance(self._watched, self.watched, self.group) if self.watched else None
 
     def step(self, variance: GradientVariance | None = None) -> Tensor:
-        """Descend along the gradient that is there; the norm of all of it before clipping."""
+        """Sum the gradient over processes and take one Adam step; return the global norm before clipping."""
         group, config = self.group, self._config
         group.barrier()
         gradient, *others = self._part_gradients
@@ -68,7 +68,7 @@ class FlatAdam:
         if config.max_grad_norm > 0:
             gradient.mul_((config.max_grad_norm / (norm + 1e-6)).clamp_(max=1.0))
         step = self._steps[group.rank].add_(1)
-        # What torch.optim.Adam(fused=True) calls, without its preparations for many parameters.
+        # The kernel behind torch.optim.Adam(fused=True), without the bookkeeping for many parameters.
         torch._fused_adam_(
             [self._part],
             [gradient],
@@ -88,7 +88,7 @@ class FlatAdam:
         return norm
 
     def state(self) -> dict[str, Tensor]:
-        """Adam's moments and step count."""
+        """Return Adam's moments and step count."""
         state = {"step": self._steps[0], "exp_avg": self._exp_avg, "exp_avg_sq": self._exp_avg_sq}
         return {key: value.clone() for key, value in state.items()}
 

@@ -1,6 +1,6 @@
-"""Faster forms of built-in heads and losses: drawing choices, log-probabilities with their gradient.
+"""Fast forms of the built-in heads and losses: sampling choices, log-probabilities and their gradients.
 
-They are looked up by exact type, because a subclass may mean something else by the same network outputs.
+Looked up by exact type, because a subclass may interpret the same network outputs differently.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from detent.models.heads.loss_swap import LossSwapHead
 
 @dataclass(frozen=True)
 class Likelihood:
-    """What an update asks of a distribution about the choices that were made."""
+    """What an update needs from an action distribution, evaluated at the stored choices."""
 
     log_prob: Tensor
     """`[B, m]`."""
     entropy: Tensor
     """`[B, m]`."""
     backward: Callable[[Tensor], Tensor]
-    """From `weights` `[B]` to the gradient of sum(weights * log_prob) in the network's outputs, to be called once; that
-    in the head's own parameters is written to their `grad`."""
+    """Maps `weights` `[B]` to the gradient of sum(weights * log_prob) with respect to the network's outputs, and writes
+    the gradient of the head's own parameters to their `grad`; may be called once."""
 
 
 def autograd_likelihood(head: Head, outputs: Tensor, choice: Tensor) -> Likelihood:
-    """Work for every head, by autograd between the network's outputs and the log-probabilities."""
+    """Evaluate any head, with autograd from the log-probabilities back to the network's outputs."""
     with torch.enable_grad():
         leaf = outputs.detach().requires_grad_()
         params = head(leaf)
@@ -74,7 +74,7 @@ def gaussian_likelihood(head: GaussianHead, outputs: Tensor, choice: Tensor) -> 
     z = (choice - outputs) * precision
 
     def backward(weights: Tensor) -> Tensor:
-        # The gradient of a weighted squared error: w z / sigma in the mean, w (z^2 - 1) in log sigma.
+        # The gradient of a weighted squared error: w z / sigma for the mean, w (z^2 - 1) for log sigma.
         weights = weights[:, None]
         weighted = weights * z
         torch.sum(weighted * z - weights, 0, out=log_std.grad)
@@ -89,7 +89,7 @@ LIKELIHOODS: dict[type[Head], Callable[[Any, Tensor, Tensor], Likelihood]] = {
     GaussianHead: gaussian_likelihood,
     LossSwapHead: autograd_likelihood,
 }
-"""Heads that the accelerated engine takes; `LIKELIHOODS[MyHead] = autograd_likelihood` adds a plug-in."""
+"""Heads that the accelerated engine supports; `LIKELIHOODS[MyHead] = autograd_likelihood` adds a plug-in."""
 
 
 def draw(head: Head, outputs: Tensor, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
@@ -116,11 +116,11 @@ def spo_gradient(loss: SPOLoss, log_ratio: Tensor, advantages: Tensor) -> Tensor
 
 
 LOSS_GRADIENTS: dict[type, Callable[[Any, Tensor, Tensor], Tensor]] = {PPOLoss: ppo_gradient, SPOLoss: spo_gradient}
-"""The gradient `[B]` of the loss, summed over transitions, in the log-ratios `[B]`."""
+"""Gradients `[B]` of the loss, summed over transitions, with respect to the log-ratios `[B]`."""
 
 
 def value_gradient(value: Tensor, returns: Tensor, old_value: Tensor, clip: float) -> Tensor:
-    """Return the gradient `[B]` of half the summed squared errors in `value` `[B]`."""
+    """Return the gradient `[B]` of half the summed squared errors with respect to `value` `[B]`."""
     error, held = value_errors(value, returns, old_value, clip)
-    # Where the worse error is that of a held value, a change of the value changes nothing.
+    # Where the clipped value has the larger error, the loss does not depend on the value.
     return torch.where(error.abs() >= held.abs(), error, 0.0)

@@ -1,8 +1,8 @@
-"""Forward and backward passes of the networks, written by hand.
+"""Hand-written forward and backward passes of the networks.
 
-Autograd zeroes the gradient and adds to it where writing would do, and records every small operation. Here each
-gradient is written once, straight into the parameter's `grad`.
-`tests/acceleration/test_manual_backprop.py` compares every pass with autograd.
+Autograd zeroes gradients and accumulates where a plain write would do, and records every small operation. These passes
+write each gradient once, directly into the parameter's `grad`. `tests/acceleration/test_manual_backprop.py` compares
+every pass with autograd.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 class Pass(Protocol):
-    """A part of a network: `forward` remembers what `backward` needs."""
+    """A part of a network; `forward` stores what `backward` needs."""
 
     def forward(self, inputs: Tensor) -> Tensor: ...
 
     def backward(self, gradient: Tensor) -> Tensor:
-        """From the gradient of the output to that of the input; those of the parameters go into their `grad`."""
+        """Map the output's gradient to the input's, and write the parameters' gradients to their `grad`."""
         ...
 
 
 class LinearPass:
     def __init__(self, layer: nn.Linear, first: bool) -> None:
-        """The `first` layer of a network has no use for the gradient of its input, and does not compute it."""
+        """Wrap `layer`; if it is the `first` of a network, `backward` skips the unused gradient of its input."""
         self._layer, self._first = layer, first
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class LinearPass:
 
 class TanhPass:
     def forward(self, inputs: Tensor) -> Tensor:
-        # In place, to the bit what `Tanh` gives: the policy that acted is the one that is updated.
+        # In place and bit-identical to `Tanh`, so that the policy being updated is the one that acted.
         if inputs.device.type == "cpu":
             squashed = inputs.add_(inputs).sigmoid_()
             self._outputs = squashed.add_(squashed).sub_(1)
@@ -117,7 +117,7 @@ class BlockPass:
 
 
 class FusedChain:
-    """Passes one after the other: a whole network without the overhead of modules and autograd."""
+    """Passes in sequence: a whole network without the overhead of modules and autograd."""
 
     def __init__(self, parts: list[Pass]) -> None:
         self._parts = parts
@@ -134,15 +134,15 @@ class FusedChain:
 
 
 def fuse(network: nn.Module, input_gradient: bool = False) -> FusedChain:
-    """Return the passes of a whole network, whose parameters must have a `grad` to write to before `backward`.
+    """Return a network as a chain of passes; its parameters must have a `grad` to write to before `backward`.
 
-    Only with `input_gradient` does `backward` return the gradient of the network's input.
+    `backward` returns the gradient of the network's input only with `input_gradient`.
     """
     return FusedChain(passes(network, first=not input_gradient))
 
 
 def passes(module: nn.Module, first: bool = False) -> list[Pass]:
-    """Return the passes of a module; by exact type, because a subclass may compute something else."""
+    """Return the passes of a module, looked up by exact type because a subclass may compute something else."""
     if type(module) is nn.Linear:
         return [LinearPass(module, first)]
     if type(module) is Tanh:
@@ -166,12 +166,12 @@ def passes(module: nn.Module, first: bool = False) -> list[Pass]:
 
 
 def has_hooks(network: nn.Module) -> bool:
-    """Whether anybody listens to, or changes, what a module or a part of it computes."""
+    """Return whether any module of `network` has a hook, which may observe or change what the module computes."""
     return any(getattr(module, hooks, None) for module in network.modules() for hooks in _HOOKS)
 
 
 def unfusable(network: nn.Module) -> str | None:
-    """Return which module of a network has no exact hand-written form; None where every one has."""
+    """Name the first module of a network that has no exact hand-written form; return None if every one has."""
     for name, module in network.named_modules():
         where = f"{type(module).__name__}{f' ({name})' if name else ''}"
         if any(getattr(module, hooks, None) for hooks in _HOOKS):

@@ -1,4 +1,4 @@
-"""Minibatch updates by hand-written passes on flat buffers, shared by worker processes."""
+"""Minibatch updates with hand-written passes on flat buffers, shared among worker processes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from detent.rollouts.batch import Batch
 
 
 class Compiled:
-    """The same objective, with gradients by code that torch.compile makes at the first minibatch of each shape."""
+    """An objective whose gradient code torch.compile generates at the first minibatch of each shape."""
 
     def __init__(self, objective: Objective) -> None:
-        # Compiled in the process itself: threads that compile would not survive the fork of a group.
+        # Compile in this process: compiler threads would not survive the fork of a worker group.
         self.compute_gradients = torch.compile(
             objective.compute_gradients, dynamic=False, options={"compile_threads": 1}
         )
@@ -30,12 +30,12 @@ class Compiled:
 
 
 class AcceleratedMinibatchUpdate:
-    """`MinibatchUpdate`, faster: the same loss, for modules that have a fast form."""
+    """A faster `MinibatchUpdate`: the same loss, for modules that have a fast form."""
 
     notes: tuple[str, ...] = ()
 
     def __init__(self, policy: Policy, policy_loss: PolicyLoss, config: UpdateConfig) -> None:
-        """`config.processes` share each minibatch; the others are forked by the first update."""
+        """Set up the update; `config.processes` processes share each minibatch, forked by the first update."""
         self._policy, self._policy_loss, self._config = policy, policy_loss, config
         self._group = WorkerGroup(max(1, config.processes))
         self.optimizer = FlatAdam(policy, config, policy.num_actor_parameters, self._group)
@@ -51,7 +51,7 @@ class AcceleratedMinibatchUpdate:
     def update(
         self, batch: Batch, learning_rate: float, generator: Generator, extra_scalars: Metrics | None = None
     ) -> dict[str, float]:
-        """Run the epochs of one update; return what was measured, all of it read from the device at once."""
+        """Run the epochs of one update; return its metrics, copied from the device in one transfer."""
         if self._group.size == 1:
             self.optimizer.learning_rate = learning_rate
             return run_epochs(self.optimizer, batch, self._objective, self._config, generator, extra_scalars)
@@ -66,7 +66,7 @@ class AcceleratedMinibatchUpdate:
         return self._work(generator, extra_scalars)
 
     def _work(self, generator: Generator | None = None, extra_scalars: Metrics | None = None) -> dict[str, float]:
-        """Run one update on the shared batch, as every process of the group does; the first one draws the order."""
+        """Run one update on the shared batch, as every process of the group does; process 0 draws the permutations."""
         assert self._shared_batch is not None
         self.optimizer.bind()
         self.optimizer.learning_rate = self._learning_rate.item()
@@ -75,10 +75,10 @@ class AcceleratedMinibatchUpdate:
         )
 
     def compute_gradients(self, minibatch: Batch, scale: float) -> MinibatchOutputs:
-        """Compute what autograd would make of `total_loss`, by the hand-written forms of networks, head and losses."""
+        """Compute the gradients autograd would give for `total_loss`, with hand-written networks, head and losses."""
         policy, config = self._policy, self._config
         shared = policy.shares_encoder
-        # The convolutions are autograd's.
+        # Autograd handles the convolutions.
         with torch.enable_grad() if shared else nullcontext():
             features = policy.features(minibatch.observation)
         inputs = features.detach()
@@ -104,7 +104,7 @@ class AcceleratedMinibatchUpdate:
 
     @torch.enable_grad()
     def _entropy_backward(self, outputs: Tensor, weight: float) -> Tensor:
-        """Return the entropy's gradient in the network's outputs; add that in the head's parameters to theirs."""
+        """Return the entropy's gradient in the network's outputs; add that of the head's parameters to their `grad`."""
         head, leaf = self._policy.head, outputs.detach().requires_grad_()
         entropy = weight * head.entropy(head(leaf)).sum()
         gradient, *own = torch.autograd.grad(entropy, [leaf, *head.parameters()], materialize_grads=True)
@@ -124,7 +124,7 @@ class AcceleratedMinibatchUpdate:
 
 
 class AcceleratedCriticRegression:
-    """`CriticRegression` of TRPO, faster."""
+    """A faster `CriticRegression`, for TRPO."""
 
     def __init__(self, policy: Policy, config: UpdateConfig) -> None:
         self._policy, self._config = policy, config

@@ -1,9 +1,9 @@
-"""Processes that share the work of a rollout or an update, each on one core.
+"""Processes that share the work of a rollout or an update, one per core.
 
-Threads inside each operation (OpenMP) synchronize some hundred times per minibatch. If they sleep in between, a second
-core gains nothing, and if they spin they crawl as soon as another job shares the machine. Threads of Python hand the
-interpreter lock back and forth as often. Processes that each do their own shard of a minibatch have three
-barriers, and those that each have their own environments one at each end of a rollout.
+OpenMP threads synchronize within each operation, some hundred times per minibatch. If they sleep in between, a second
+core gains nothing; if they spin, they slow to a crawl as soon as another job shares the machine. Python threads pass
+the interpreter lock back and forth just as often. Processes that each handle a shard of a minibatch need three barriers
+per minibatch, and processes with their own environments need one at each end of a rollout.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ Pairs: TypeAlias = dict[tuple[int, int], tuple[socket.socket, socket.socket]]
 Value = TypeVar("Value")
 
 _SPIN_SECONDS = 2e-4
-"""How long a barrier is awaited awake, which saves the wake-up of a core where the others are nearly there."""
+"""How long a barrier spins before it sleeps, which saves a wake-up if the other processes are nearly there."""
 _BOARD = 4096
-"""Numbers that `WorkerGroup.sum` can add up at once."""
+"""How many numbers `WorkerGroup.sum` can add at once."""
 _PR_SET_PDEATHSIG = 1
-"""Linux: the signal that a process gets when its parent dies."""
+"""Linux prctl option: the signal that a process receives when its parent dies."""
 _SHARED: dict[int, weakref.ref[mmap.mmap]] = {}
-"""Where shared memory begins, while it is in use."""
+"""Shared memory in use, by start address."""
 _LENGTH = struct.Struct("!Q")
-"""What `WorkerGroup.gather` sends before each message."""
+"""Length prefix of each message that `WorkerGroup.gather` sends."""
 
 
 def supported() -> bool:
-    """Whether this system can fork processes that share memory."""
+    """Return whether this system can fork processes that share memory."""
     return sys.platform == "linux"
 
 
 def shared_zeros(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-    """A CPU tensor of zeros in memory that processes forked later share."""
+    """Return a CPU tensor of zeros in memory shared with processes forked later."""
     count = torch.Size(shape).numel()
     memory = mmap.mmap(-1, max(1, count * dtype.itemsize))
     tensor = torch.frombuffer(memory, dtype=dtype, count=count).view(torch.Size(shape))
@@ -58,40 +58,40 @@ def shared_zeros(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Te
 
 
 def is_shared(tensor: Tensor) -> bool:
-    """Whether a tensor is in memory of `shared_zeros`."""
+    """Return whether a tensor lives in memory from `shared_zeros`."""
     memory = _SHARED.get(tensor.untyped_storage().data_ptr())
     return memory is not None and memory() is not None
 
 
 def shared_copy(tensor: Tensor) -> Tensor:
-    """The same in memory that processes forked later share."""
+    """Copy a tensor into memory shared with processes forked later."""
     return shared_zeros(tensor.shape, tensor.dtype).copy_(tensor)
 
 
 class WorkerGroup:
-    """`size` processes doing the same work, of which this is number `rank`; number 0 is the one that started it."""
+    """`size` processes doing the same work; this one has number `rank`, and process 0 started the group."""
 
     def __init__(self, size: int, name: str = "update") -> None:
-        """`name` is for the sentence about a process that died."""
+        """Prepare a group; `name` appears in the error about a process that died."""
         self.size, self.rank, self._name = size, 0, name
-        # NumPy's, which is quicker with a few numbers.
+        # NumPy arrays, which are faster than tensors for a few numbers.
         self._boards = shared_zeros((2, size, _BOARD), torch.float64).numpy()
         self._turn = 0
         self._links: dict[int, socket.socket] = {}
         self._pids: dict[int, int] = {}
 
     def shard(self, total: int, rank: int | None = None) -> slice:
-        """The part of `total` things that is this process's, or that of number `rank`."""
+        """Return the slice of `total` items that belongs to process `rank`, by default this process."""
         rank = self.rank if rank is None else rank
         return slice(total * rank // self.size, total * (rank + 1) // self.size)
 
     def pinned_core(self) -> contextlib.AbstractContextManager[None]:
-        """Keeps this process on a core of its own where there is one for each; other cores may be another run's."""
+        """Pin this process to its own core, but only if the group fills all cores: spare ones may serve other runs."""
         cores = core_numbers()
         return pinned(cores[self.rank] if 1 < self.size == len(cores) else None)
 
     def start(self, work: Callable[[], object]) -> None:
-        """Fork the others; each waits for the first process and does `work`, again and again until that one is gone."""
+        """Fork the workers; each waits at a barrier and does `work`, over and over until process 0 is gone."""
         pairs = {(i, j): socket.socketpair() for i in range(self.size) for j in range(i + 1, self.size)}
         sys.stdout.flush()
         sys.stderr.flush()
@@ -105,7 +105,7 @@ class WorkerGroup:
             self._keep_links(pairs)
 
     def _keep_links(self, pairs: Pairs) -> None:
-        """Keep this process's ends of the connections and close the others."""
+        """Keep this process's ends of the connections and close all other ends."""
         for (i, j), (low, high) in pairs.items():
             for rank, other, end in ((i, j, low), (j, i, high)):
                 if rank == self.rank:
@@ -114,14 +114,14 @@ class WorkerGroup:
                     end.close()
 
     def _serve(self, rank: int, pairs: Pairs, work: Callable[[], object]) -> NoReturn:
-        """What a forked process does; whatever happens, it ends here and not in the trainer's code."""
+        """Run a worker; whatever happens, the process exits in this function and never reaches the trainer's code."""
         code = 1
         try:
-            # Stopping is the first process's business; this one goes when it is gone, also from the middle of its work.
+            # Process 0 decides when to stop; this process dies with it, even in the middle of its work.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            # OpenMP's threads do not survive a fork; waiting for them would be for ever.
+            # OpenMP's threads do not survive a fork, and waiting for them would hang forever.
             torch.set_num_threads(1)
             self.rank, self._pids = rank, {}
             self._keep_links(pairs)
@@ -137,7 +137,7 @@ class WorkerGroup:
             os._exit(code)
 
     def barrier(self) -> None:
-        """Wait until every process is here."""
+        """Wait until every process has reached this point."""
         if len(self._links) != self.size - 1:
             raise RuntimeError(f"the {self._name} processes have not been started, or are closed")
         for rank, link in self._links.items():
@@ -166,10 +166,10 @@ class WorkerGroup:
             raise self._lost(rank)
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over processes of a few numbers `[n]`, in the order of the processes; a barrier too."""
+        """Return the sum over processes of a few numbers `[n]`, added in rank order; also acts as a barrier."""
         if self.size == 1:
             return values
-        # Two boards in turn: nobody writes on one again before all have read it.
+        # Alternate between two boards, so that no process overwrites one before all have read it.
         self._turn = 1 - self._turn
         board = self._boards[self._turn, :, : len(values)]
         board[self.rank] = values.numpy()
@@ -177,7 +177,7 @@ class WorkerGroup:
         return torch.from_numpy(board.sum(0)).to(values.dtype)
 
     def gather(self, value: Value) -> list[Value]:
-        """The values of all processes in order, of what JSON can say, for number 0; the others get their own back."""
+        """Return the JSON-serializable values of all processes by rank in process 0, only its own in each worker."""
         if self.rank:
             message = json.dumps(value).encode()
             try:
@@ -206,7 +206,7 @@ class WorkerGroup:
     def _lost(self, rank: int) -> Exception:
         if self.rank:
             return EOFError()
-        # The others end with 0 when one is lost; so it is the one with another code that is to be named.
+        # When one process dies the others exit with code 0, so name the one with a different code.
         codes = self._end()
         rank = next((other for other, code in codes.items() if code), rank)
         code = codes[rank]
@@ -214,15 +214,15 @@ class WorkerGroup:
         return RuntimeError(f"{self._name} process {rank} (of {self.size}) {how}; its own words, if any, are above")
 
     def close(self) -> None:
-        """End the other processes at once, whatever they are at."""
+        """Kill the workers at once, whatever they are doing."""
         for pid in self._pids.values():
             os.kill(pid, signal.SIGKILL)
         self._end()
 
     def _end(self) -> dict[int, int]:
-        """Wait for the others, who go when they see their connections closed; their exit codes."""
+        """Close the connections, wait until the workers notice and exit, and return their exit codes."""
         for link in self._links.values():
-            # Also where another process has inherited the socket.
+            # Shut down explicitly, because another process may have inherited the socket.
             with contextlib.suppress(OSError):
                 link.shutdown(socket.SHUT_RDWR)
             link.close()

@@ -1,4 +1,4 @@
-"""Update rules: the losses of PPO and SPO, the minibatch loop that runs them, and TRPO; plain autograd.
+"""Update rules: the losses of PPO and SPO, the minibatch loop that runs them, and TRPO; all with plain autograd.
 
-Sees tensors, batches and the policy; never environments, logging or `acceleration`.
+Uses tensors, batches and the policy; never environments, logging or `acceleration`.
 """

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 def views(flat: Tensor, parameters: list[nn.Parameter]) -> list[Tensor]:
-    """Return a vector `[P]` as tensors of the parameters' shapes, in the same memory."""
+    """Split a vector `[P]` into views with the parameters' shapes."""
     pieces = flat.split([parameter.numel() for parameter in parameters])
     return [piece.view_as(parameter) for piece, parameter in zip(pieces, parameters, strict=True)]
 

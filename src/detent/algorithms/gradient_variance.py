@@ -9,13 +9,13 @@ from torch import Tensor
 
 
 class Group(Protocol):
-    """Processes that share each minibatch, of which this is number `rank` of `size`."""
+    """Processes that share each minibatch; this one has number `rank` of `size`."""
 
     size: int
     rank: int
 
     def shard(self, total: int) -> slice:
-        """Return this process's part of `total` rows or numbers."""
+        """Return this process's slice of `total` rows or numbers."""
         ...
 
     def sum(self, values: Tensor) -> Tensor:
@@ -23,12 +23,12 @@ class Group(Protocol):
         ...
 
     def barrier(self) -> None:
-        """Wait until every process is here."""
+        """Wait until every process has reached this point."""
         ...
 
 
 class SingleProcess:
-    """A group of one."""
+    """A group of one process."""
 
     size, rank = 1, 0
 
@@ -42,25 +42,25 @@ class SingleProcess:
 
 
 def trace_of_covariance(squares: Tensor, square_of_sum: Tensor, count: int) -> Tensor:
-    """Return the trace of the covariance of `count` vectors, from their summed squared norms and that of their sum."""
+    """Return the trace of the covariance of `count` vectors, given their summed squared norms and |their sum|^2."""
     return ((squares - square_of_sum / count) / (count - 1)).clamp(min=0.0)
 
 
 def signal_to_noise(trace: Tensor, mean_square: Tensor, count: int) -> Tensor:
-    """Return |E g|^2 / trace, from |mean of `count` gradients|^2, which is too large by trace / count on average."""
+    """Return |E g|^2 / trace, correcting |mean of `count` gradients|^2 for its bias of trace / count."""
     return (mean_square - trace / count) / trace.clamp(min=1e-30)
 
 
 class GradientVariance:
-    """Moments of the policy gradient over the minibatches of one update, for one addition per minibatch.
+    """Moments of the policy gradient over the minibatches of one update, at the cost of one addition per minibatch.
 
-    Within an epoch every minibatch is another sample of the same objective, though the parameters move a little from
-    one to the next; `detent diagnose` measures the same at fixed parameters. Only the actor's own parameters count.
-    The processes of a group hold the vectors in shards; what is small each of them knows wholly.
+    Within an epoch, every minibatch is another sample of the same objective, although the parameters move a little in
+    between; `detent diagnose` measures the same at fixed parameters. Only the actor's own parameters count. The
+    processes of a group hold vectors in shards and scalars in full.
     """
 
     def __init__(self, shard: Tensor, size: int | None = None, group: Group | None = None) -> None:
-        """`shard` has the shape of this process's part of the policy gradient, which is `size` numbers in all."""
+        """Allocate sums shaped like `shard`, this process's part of a policy gradient of `size` numbers."""
         self._group, self._size = group or SingleProcess(), size or len(shard)
         self._sum, self._total = torch.zeros_like(shard), torch.zeros_like(shard)
         self._squares: list[Tensor] = []
@@ -68,7 +68,7 @@ class GradientVariance:
         self._epochs: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def add(self, shard: Tensor, square: Tensor) -> None:
-        """Add a minibatch's policy gradient (this process's shard) and the squared norm of all of it, unclipped."""
+        """Add this process's shard of a minibatch's unclipped policy gradient, and the full gradient's squared norm."""
         self._sum.add_(shard)
         self._squares.append(square)
 
@@ -85,11 +85,11 @@ class GradientVariance:
         self._squares = []
 
     def metrics(self) -> dict[str, Tensor]:
-        """Return averages over epochs; the authors' figure is over all minibatches of the update at once.
+        """Return metrics averaged over epochs, except the authors', which covers all minibatches of the update at once.
 
-        `grad_variance` is the trace of the covariance, `grad_variance_normalized` that over |mean gradient|^2,
-        `grad_snr` the reciprocal without the bias of |mean gradient|^2, `grad_variance_authors` the mean over
-        coordinates of the variance over all minibatches of the update, as the released code of the paper has it.
+        `grad_variance` is the trace of the covariance; `grad_variance_normalized` divides it by |mean gradient|^2;
+        `grad_snr` is the reciprocal, corrected for the bias of |mean gradient|^2; `grad_variance_authors` is the
+        variance over all minibatches of the update, averaged over coordinates, as in the paper's released code.
         """
         squares = torch.stack(self._all_squares)
         out = {"policy_grad_norm": squares.sqrt().mean()}

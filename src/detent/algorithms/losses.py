@@ -1,15 +1,16 @@
-"""The interface of a policy loss, and finding the one a run asks for."""
+"""The interface of policy losses, and the lookup of a run's loss."""
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from detent.config import Config
 from detent.registry import Registry
 
-Metrics = dict[str, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Metrics: TypeAlias = "dict[str, Tensor]"
 
 LOSSES = Registry(
     "loss", "detent.losses", {"ppo": "detent.algorithms.ppo:PPOLoss", "spo": "detent.algorithms.spo:SPOLoss"}
@@ -17,13 +18,13 @@ LOSSES = Registry(
 
 
 class PolicyLoss(Protocol):
-    """What the policy is trained on: a function of log-ratios `[B]` and advantages `[B]`.
+    """The policy's training objective: a function of log-ratios `[B]` and advantages `[B]`.
 
-    A plug-in is made without arguments, or of its `Options`; autograd differentiates it.
+    A plug-in is constructed without arguments, or with its `Options`; autograd differentiates it.
     """
 
     def __call__(self, log_ratio: Tensor, advantages: Tensor) -> tuple[Tensor, Metrics]:
-        """Return the mean over transitions, and further scalars to log."""
+        """Return the loss averaged over transitions, and further scalars to log."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Minibatch updates: the loop of epochs and minibatches, and the rule of PPO and SPO that it is for."""
+"""Minibatch updates: the loop over epochs and minibatches, and the PPO and SPO update rule built on it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from detent.models.policy import Policy
 from detent.rollouts.batch import Batch, normalized_advantages
 
 MinibatchOutputs: TypeAlias = dict[str, Tensor]
-"""What the networks gave for transitions, by name; the first dimension of everything is B."""
+"""Network outputs for a batch of transitions, by name; the first dimension of each is B."""
 
 
 class Objective(Protocol):
-    """What a minibatch loop descends on."""
+    """What the minibatch loop minimizes."""
 
     def compute_gradients(self, minibatch: Batch, scale: float) -> MinibatchOutputs:
         """Write the gradient of `scale` times the loss, summed over transitions, to the parameters' `grad`."""
         ...
 
     def report(self, outputs: MinibatchOutputs, batch: Batch) -> Metrics:
-        """Return scalars, or vectors over action dimensions, that are means over transitions.
+        """Return scalars, or vectors over action dimensions, averaged over transitions.
 
         `batch` has no observations.
         """
@@ -36,7 +36,7 @@ class Objective(Protocol):
 
 
 class MinibatchUpdate:
-    """The update rule of PPO and SPO: minibatch descent on policy loss, value loss and entropy bonus together."""
+    """The update rule of PPO and SPO: minibatch descent on the sum of policy loss, value loss and entropy bonus."""
 
     notes: tuple[str, ...] = ()
 
@@ -48,7 +48,7 @@ class MinibatchUpdate:
     def update(
         self, batch: Batch, learning_rate: float, generator: Generator, extra_scalars: Metrics | None = None
     ) -> dict[str, float]:
-        """Run the epochs of one update; return what was measured, all of it read from the device at once."""
+        """Run the epochs of one update; return its metrics, copied from the device in one transfer."""
         self.optimizer.learning_rate = learning_rate
         return run_epochs(self.optimizer, batch, self, self._config, generator, extra_scalars)
 
@@ -69,11 +69,11 @@ class MinibatchUpdate:
         self.optimizer.load_state(state)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to release."""
+        """Do nothing; no resources are held."""
 
 
 class CriticRegression:
-    """Minibatch descent on the critic's loss alone, for an update rule whose actor goes another way."""
+    """Minibatch descent on the critic's loss alone, for update rules that train the actor differently."""
 
     def __init__(self, policy: Policy, config: UpdateConfig) -> None:
         self._policy, self._config = policy, config
@@ -100,7 +100,7 @@ class CriticRegression:
 def total_loss(
     policy: Policy, minibatch: Batch, policy_loss: PolicyLoss, config: UpdateConfig
 ) -> tuple[Tensor, MinibatchOutputs]:
-    """Return what one minibatch step descends on, and what the networks gave; advantages are taken as they are."""
+    """Return the loss of one minibatch and the network outputs; advantages are used as given."""
     observation = policy.encode(minibatch.observation)
     params = policy.params(observation)
     log_ratio = policy.head.log_prob(params, minibatch.choice) - minibatch.log_prob
@@ -122,10 +122,10 @@ def run_epochs(
     extra_scalars: Metrics | None = None,
     shared_order: Tensor | None = None,
 ) -> dict[str, float]:
-    """Run epochs of minibatch descent; return metrics averaged over minibatches, and the `extra_scalars`.
+    """Run epochs of minibatch descent; return metrics averaged over minibatches, plus the `extra_scalars`.
 
-    In a group every process runs this with the same batch, and takes its shard of every minibatch. Metrics are worked
-    out once an epoch, from what the minibatches left.
+    In a group, every process calls this with the same batch and takes its shard of every minibatch. Metrics are
+    computed once per epoch, from the outputs of all its minibatches.
     """
     group = optimizer.group
     minibatch_size = len(batch) // config.minibatches
@@ -153,7 +153,7 @@ def run_epochs(
         names = _names(metrics)
         if variance is not None:
             variance.end_epoch()
-        # The one scalar read of an epoch, and only where somebody asked for the check.
+        # The only scalar read from the device in an epoch, and only if the check is enabled.
         if config.target_kl > 0 and epochs[-1][names.index("approx_kl")].item() > config.target_kl:
             break
     others = {**(variance.metrics() if variance else {}), **(extra_scalars or {})}
@@ -162,7 +162,7 @@ def run_epochs(
 
 
 def _draw_order(batch: Batch, generator: Generator | None, group: Group, shared_order: Tensor | None) -> Tensor:
-    """Draw a fresh permutation of the batch, the same in every process of the group."""
+    """Draw a new permutation of the batch, the same for every process of the group."""
     if shared_order is None:
         return torch.randperm(len(batch), generator=generator, device=batch.advantages.device)
     if group.rank == 0:
@@ -172,7 +172,7 @@ def _draw_order(batch: Batch, generator: Generator | None, group: Group, shared_
 
 
 def _names(metrics: Metrics) -> list[str]:
-    """Return a name for each number in `metrics`; those of a vector are `name/0`, `name/1`, ..."""
+    """Return a name for each number in `metrics`; entries of a vector are `name/0`, `name/1`, ..."""
     return [
         name if value.dim() == 0 else f"{name}/{i}" for name, value in metrics.items() for i in range(value.numel())
     ]
@@ -181,7 +181,7 @@ def _names(metrics: Metrics) -> list[str]:
 def report(
     policy: Policy, outputs: MinibatchOutputs, batch: Batch, policy_loss: PolicyLoss, config: UpdateConfig
 ) -> Metrics:
-    """Return the parts of the loss and further scalars about policy and critic."""
+    """Return the terms of the loss and further metrics of policy and critic."""
     log_ratio, entropy = outputs["log_ratio"], outputs["entropy"]
     joint = log_ratio.sum(-1)
     surrogate, metrics = policy_loss(joint, batch.advantages)
@@ -193,18 +193,18 @@ def report(
 
 
 def critic_report(policy: Policy, outputs: MinibatchOutputs, batch: Batch, config: UpdateConfig) -> Metrics:
-    """Return the critic's loss and whatever else its head measures."""
+    """Return the critic's loss and the statistics of its head."""
     critic_outputs = outputs["critic_outputs"]
     loss = policy.critic_head.loss(critic_outputs, batch.returns, batch.value, config.value_clip)
     return {"value_loss": loss, **policy.critic_head.statistics(critic_outputs, batch.returns)}
 
 
 def by_dimension(head: Head, outputs: MinibatchOutputs) -> Metrics:
-    """Return what is measured for diagnosis only, besides the gradients."""
+    """Return metrics that are for diagnostics only, besides those of the gradient."""
     return {"approx_kl_by_dimension": sampled_kl(outputs["log_ratio"]), **head.statistics(outputs["entropy"])}
 
 
 @torch.no_grad()
 def sampled_kl(log_ratio: Tensor) -> Tensor:
-    """Return E[r - 1 - log r] over the first dimension: an estimate of KL(old || new), never negative (Schulman)."""
+    """Return E[r - 1 - log r] over the first dimension: a nonnegative estimate of KL(old || new) (Schulman)."""
     return (log_ratio.expm1() - log_ratio).mean(0)

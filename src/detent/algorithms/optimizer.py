@@ -13,22 +13,22 @@ from detent.config import UpdateConfig
 
 
 class Optimizer(Protocol):
-    """What the minibatch loop needs of an optimizer."""
+    """The optimizer interface that the minibatch loop uses."""
 
     learning_rate: float
     group: Group
 
     def gradient_variance(self) -> GradientVariance | None:
-        """Return an accumulator for the gradients of one update; None where there is no actor to look at."""
+        """Return an accumulator for the gradients of one update; None if there are no actor parameters to watch."""
         ...
 
     def step(self, variance: GradientVariance | None = None) -> Tensor:
-        """Descend along the gradients that are there; return the norm of all of them before clipping."""
+        """Take one step along the current gradients; return their global norm before clipping."""
         ...
 
 
 class AdamOptimizer:
-    """torch's Adam on the trainable parameters; `watched` are those whose gradients `GradientVariance` looks at."""
+    """torch's Adam on the trainable parameters; `GradientVariance` observes the gradients of those in `watched`."""
 
     def __init__(
         self, parameters: list[nn.Parameter], config: UpdateConfig, watched: list[nn.Parameter] | None = None
@@ -43,7 +43,7 @@ class AdamOptimizer:
         )
 
     def zero_grad(self) -> None:
-        """Set all gradients to zero; a parameter that a loss does not reach keeps a zero one."""
+        """Set all gradients to zero, so that a parameter the loss does not reach has a zero gradient."""
         for parameter in self._parameters:
             parameter.grad = torch.zeros_like(parameter)
 

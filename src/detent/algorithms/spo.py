@@ -8,11 +8,11 @@ from detent.algorithms.losses import Metrics
 from detent.config import SPOConfig
 
 MAX_LOG_RATIO = 20.0
-"""Beyond it the squared ratio would come near the end of float32."""
+"""Beyond this bound, the squared ratio would come close to overflowing float32."""
 
 
 class SPOLoss:
-    """The loss -E[r A - |A| (r - 1)^2 / (2 eps)], least where r = 1 + eps sign(A)."""
+    """The loss -E[r A - |A| (r - 1)^2 / (2 eps)], minimal at r = 1 + eps sign(A)."""
 
     def __init__(self, config: SPOConfig) -> None:
         self.epsilon = config.epsilon

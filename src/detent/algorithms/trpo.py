@@ -22,11 +22,11 @@ from detent.rollouts.batch import Batch, normalized_advantages
 from detent.spec import Observation
 
 _TINY = 1e-30
-"""Keeps a quotient of zeros zero."""
+"""Keeps the quotient of two zeros at zero."""
 
 
 def conjugate_gradient(product: Callable[[Tensor], Tensor], target: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-    """`x` with `product(x)` near `target`, for a symmetric positive definite product; and the norm of what is left."""
+    """Solve `product(x) = target` approximately, for a symmetric positive definite product; return x and |residual|."""
     solution = torch.zeros_like(target)
     residual = target.clone()
     direction = target.clone()
@@ -45,7 +45,7 @@ def conjugate_gradient(product: Callable[[Tensor], Tensor], target: Tensor, iter
 class ActorFunction(nn.Module):
     """The actor as a function of its parameters, which form one flat vector `[P]`.
 
-    An encoder that it shares with the critic is part of it: the trust region holds only if nothing else moves it.
+    An encoder shared with the critic is included: the trust region holds only if nothing else moves the encoder.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -64,28 +64,46 @@ class ActorFunction(nn.Module):
         return self.policy.params(observation)
 
     def views(self, vector: Tensor) -> list[Tensor]:
-        """A vector `[P]` as tensors of the parameters' shapes."""
+        """Split a vector `[P]` into views with the parameters' shapes."""
         return views(vector, self._parameters_in_order)
 
     def at(self, vector: Tensor, observation: Observation) -> Tensor:
-        """Distribution parameters `[B, m, P]` with `vector` for parameters."""
+        """Return the distribution parameters `[B, m, P]` of the actor with `vector` as its parameters."""
         replaced: Tensor = functional_call(
             self, dict(zip(self._names, self.views(vector), strict=True)), (observation,)
         )
         return replaced
 
     def add_fisher_product(self, observation: Observation, tangent: Tensor, weight: float) -> None:
-        """Add weight J^T M J tangent, summed over the states of `observation`, to `gradient`.
+        """Add weight J^T M J tangent, summed over the states of `observation`, to `gradient`."""
+        try:
+            params, change = self._forward_mode(observation, tangent)
+        except NotImplementedError:
+            # A plug-in uses an operation that autograd can only differentiate backwards.
+            params, change = self._double_backward(observation, tangent)
+        torch.autograd.backward(params, weight * self.policy.head.fisher_product(params.detach(), change.detach()))
 
-        One pass carries values and tangents forward, one goes back; nothing is differentiated twice.
-        """
+    def _forward_mode(self, observation: Observation, tangent: Tensor) -> tuple[Tensor, Tensor]:
+        """Return distribution parameters and J tangent from one pass that carries values and tangents forward."""
         with forward_ad.dual_level():
             duals = map(forward_ad.make_dual, self._parameters_in_order, self.views(tangent))
             outputs = functional_call(self, dict(zip(self._names, duals, strict=True)), (observation,))
             params, change = forward_ad.unpack_dual(outputs)
             assert change is not None
-            image = self.policy.head.fisher_product(params.detach(), change.detach())
-        torch.autograd.backward(params, weight * image)
+            return params, change.detach().clone()
+
+    def _double_backward(self, observation: Observation, tangent: Tensor) -> tuple[Tensor, Tensor]:
+        """Return distribution parameters and J tangent, as the derivative of J^T u with respect to u."""
+        pairs = zip(self._parameters_in_order, self.views(tangent), strict=True)
+        trained = [(parameter, part) for parameter, part in pairs if parameter.requires_grad]
+        parameters, parts = zip(*trained, strict=True)
+        params = self(observation)
+        direction = torch.zeros_like(params, requires_grad=True)
+        pulled = torch.autograd.grad(
+            params, parameters, direction, create_graph=True, allow_unused=True, materialize_grads=True
+        )
+        (change,) = torch.autograd.grad(pulled, direction, parts, retain_graph=True)
+        return params, change
 
 
 class StatefulOptimizer(Protocol):
@@ -106,7 +124,7 @@ class CriticUpdate(Protocol):
 
 @dataclass(frozen=True)
 class Measure:
-    """What a candidate is judged by, on the whole batch."""
+    """The surrogate, KL and metrics by which a candidate step is judged, on the whole batch."""
 
     surrogate: float
     kl: float
@@ -114,7 +132,7 @@ class Measure:
 
 
 class TRPO:
-    """The update rule of TRPO. The critic is trained by minibatch descent of its own."""
+    """The update rule of TRPO; the critic is trained separately, by minibatch descent."""
 
     notes: tuple[str, ...] = (
         "trpo: the actor takes one step on the whole batch per iteration; update.epochs, minibatches, learning_rate, "
@@ -122,17 +140,17 @@ class TRPO:
     )
 
     def __init__(self, policy: Policy, config: Config, critic: CriticUpdate | None = None) -> None:
-        """`critic` trains the critic; by default autograd does."""
+        """Set up actor and critic; `critic` trains the critic, by default with autograd."""
         self._policy, self._config, self._update = policy, config.trpo, config.update
         self.actor = ActorFunction(policy)
         self.critic = critic or CriticRegression(policy, config.update)
-        # The actor's own parameters come first, those of a shared encoder after them.
+        # The actor's own parameters come first, followed by those of a shared encoder.
         self._watched = self.actor.gradient[: policy.num_actor_parameters]
 
     def update(
         self, batch: Batch, learning_rate: float, generator: Generator, extra_scalars: Metrics | None = None
     ) -> dict[str, float]:
-        # Gradients of random minibatches tell of its variance; rows of one time lie side by side in the batch.
+        # Shuffle: random minibatches measure the gradient's variance, but neighbouring rows share a time step.
         batch = batch.select(torch.randperm(len(batch), generator=generator, device=batch.advantages.device))
         advantages = normalized_advantages(batch.advantages) if self._update.normalize_advantages else batch.advantages
         metrics = self._step(batch, advantages)
@@ -141,14 +159,14 @@ class TRPO:
 
     @torch.no_grad()
     def _encoded(self, batch: Batch) -> Batch:
-        """The batch as the critic sees it after the step: through a shared encoder that it cannot move."""
+        """Return the batch as the critic sees it after the step: through a shared encoder, which stays fixed."""
         if not self._policy.shares_encoder:
             return batch
         pieces = [self._policy.encode(chunk.observation) for chunk, _ in self._chunks(batch, batch.advantages)]
         return replace(batch, observation={key: torch.cat([piece[key] for piece in pieces]) for key in pieces[0]})
 
     def _step(self, batch: Batch, advantages: Tensor) -> dict[str, float]:
-        """Move the actor along the natural gradient; where no length will do, not at all."""
+        """Move the actor along the natural gradient, or not at all if no step length is acceptable."""
         variance = GradientVariance(self._watched) if self._update.diagnostics else None
         gradient, surrogate = self.surrogate_gradient(batch, advantages, variance)
         direction, residual = conjugate_gradient(
@@ -174,7 +192,7 @@ class TRPO:
     def surrogate_gradient(
         self, batch: Batch, advantages: Tensor, variance: GradientVariance | None = None
     ) -> tuple[Tensor, float]:
-        """Gradient `[P]` of E[r A] at the parameters as they are, minibatch by minibatch, and its value."""
+        """Return the gradient `[P]` of E[r A] at the current parameters, summed over minibatches, and the surrogate."""
         total = torch.zeros_like(self.actor.gradient)
         surrogate = advantages.new_zeros(())
         size = len(batch) // self._update.minibatches
@@ -194,7 +212,7 @@ class TRPO:
         return total, surrogate.item()
 
     def fisher_product(self, batch: Batch, vector: Tensor) -> Tensor:
-        """(F + damping I) vector, F the mean over states of J^T M J at the parameters as they are."""
+        """Return (F + damping I) vector, where F is the mean over states of J^T M J at the current parameters."""
         self.actor.gradient.zero_()
         for chunk, _ in self._chunks(batch, batch.advantages):
             self.actor.add_fisher_product(chunk.observation, vector, 1 / len(batch))
@@ -202,10 +220,10 @@ class TRPO:
 
     @torch.no_grad()
     def _search(self, batch: Batch, advantages: Tensor, surrogate: float, full_step: Tensor) -> tuple[float, Measure]:
-        """Try ever shorter steps until one improves the surrogate within the trust region; the share of the step taken.
+        """Shorten the step until it improves the surrogate within the trust region; return the fraction taken.
 
-        Where none does, the old parameters come back bit for bit and the share is 0. A measure that is not finite ends
-        the search, and the metrics it goes into end the run.
+        If no length does, the old parameters are restored bit for bit and the fraction is 0. A non-finite measure ends
+        the search, and the metrics built from it end the run.
         """
         old = self.actor.flat.detach().clone()
         for i in range(self._config.max_backtracks):
@@ -222,7 +240,7 @@ class TRPO:
 
     @torch.no_grad()
     def measure(self, batch: Batch, advantages: Tensor, old: Tensor) -> Measure:
-        """The policy as it is against the one with the parameters `old` `[P]`, on the whole batch."""
+        """Compare the current policy with the one that has the parameters `old` `[P]`, on the whole batch."""
         head = self._policy.head
         surrogate = advantages.new_zeros(())
         kl: Tensor | None = None
@@ -244,7 +262,7 @@ class TRPO:
         return (self._policy.head.log_prob(params, batch.choice) - batch.log_prob).sum(-1).exp()
 
     def _chunks(self, batch: Batch, advantages: Tensor) -> Iterator[tuple[Batch, Tensor]]:
-        """The batch in pieces of at most `chunk` states, which bounds the memory of a pass."""
+        """Yield the batch in chunks of at most `chunk` states, which bounds the memory of a pass."""
         for start in range(0, len(batch), self._config.chunk):
             piece = slice(start, start + self._config.chunk)
             yield batch.select(piece), advantages[piece]
@@ -256,4 +274,4 @@ class TRPO:
         self.critic.optimizer.load_state(state)
 
     def close(self) -> None:
-        """Do nothing: there is nothing to release."""
+        """Do nothing; no resources are held."""

@@ -1,4 +1,4 @@
-"""The policy gradient of a checkpoint on fresh rollouts, its parameters fixed: variance and signal-to-noise ratio."""
+"""Variance and signal-to-noise ratio of a checkpoint's policy gradient, on fresh rollouts at fixed parameters."""
 
 from __future__ import annotations
 
@@ -39,17 +39,18 @@ class Estimate:
 
 
 class BlockJackknife:
-    """Statistics of `count` gradients `[P]`, each with an interval, in the memory of BLOCKS gradients.
+    """Statistics of `count` gradients `[P]` with confidence intervals, in the memory of BLOCKS gradients.
 
-    The gradients come one after the other and are summed up in BLOCKS consecutive blocks of (nearly) equal size; how
-    the estimates change when one block is left out tells their standard errors. Not the bootstrap: drawing gradients
-    twice adds trace / count to |mean gradient|^2, which is more than the signal where the signal-to-noise ratio is
-    below 1 / count, and its intervals lie beside the truth. A jackknife draws none twice, and errs to the wide side.
+    The gradients arrive one at a time and are summed in BLOCKS consecutive blocks of (nearly) equal size; leaving out
+    one block at a time gives the standard errors. A bootstrap would not work: drawing gradients twice adds trace /
+    count to |mean gradient|^2, which exceeds the signal if the signal-to-noise ratio is below 1 / count, and its
+    intervals miss the true value. A jackknife draws none twice and errs on the wide side.
 
-    What the interval covers: blocks count as independent. With a multiple of BLOCKS rollouts each block is made of
-    whole rollouts, which are independent, and the interval is that of repeating everything with other seeds. With
-    fewer, several blocks share a rollout: the interval covers the chance of actions and minibatches, but not all of
-    the chance that the transitions of one rollout share. Always given are the policy, the critic and the statistics.
+    The interval treats blocks as independent. With a multiple of BLOCKS rollouts, each block consists of whole
+    rollouts, which are independent, and the interval covers a repetition of everything with other seeds. With fewer,
+    several blocks share a rollout: the interval covers the randomness of actions and minibatches, but not all of the
+    randomness that the transitions of one rollout share. Policy, critic and normalization statistics are always taken
+    as given.
     """
 
     def __init__(self, count: int, size: int) -> None:
@@ -84,9 +85,9 @@ class BlockJackknife:
 
 
 def gradient_statistics(squares: Tensor, total: Tensor, count: int) -> Metrics:
-    """From the sum of the squared norms of `count` gradients and their sum `[P]`.
+    """Compute statistics from the summed squared norms of `count` gradients and their sum `[P]`.
 
-    |mean gradient|^2 is too large by trace / count on average; only `grad_snr` is without that.
+    |mean gradient|^2 is too large by trace / count on average; only `grad_snr` corrects for that.
     """
     square_of_sum = total.dot(total)
     trace = trace_of_covariance(squares, square_of_sum, count)
@@ -102,7 +103,7 @@ def gradient_statistics(squares: Tensor, total: Tensor, count: int) -> Metrics:
 def probe_run(
     run: Path, which: str = "latest", rollouts: int = 4, seed: int = 0, threads: int = 0, trust: bool = False
 ) -> dict[str, Any]:
-    """What `detent diagnose` reports of checkpoint `which`; the run is only read. `threads` 0: as many as it had."""
+    """Measure checkpoint `which` for `detent diagnose`, only reading the run; `threads` 0 uses the run's number."""
     if rollouts < 1:
         raise ConfigError(f"--rollouts is {rollouts}; it must be at least 1")
     if threads < 0:
@@ -132,7 +133,7 @@ def probe_run(
 def probe(
     policy: Policy, envs: VectorEnv, scaler: RewardScaler, config: Config, rollouts: int, seed: int
 ) -> dict[str, Any]:
-    """Collect, and take the gradient of every minibatch; one rollout is held at a time."""
+    """Collect rollouts and compute the gradient of every minibatch, holding one rollout in memory at a time."""
     size = config.batch_size // config.update.minibatches
     count = rollouts * config.update.minibatches
     jackknife = BlockJackknife(count, policy.num_actor_parameters)
@@ -167,9 +168,9 @@ def probe(
 def fresh_rollouts(
     policy: Policy, envs: VectorEnv, steps: int, count: int, seed: int
 ) -> Iterator[tuple[Rollout, Generator]]:
-    """Rollouts that begin with new episodes, each with seeds of its own, and a generator to shuffle it with.
+    """Yield rollouts that begin with new episodes, each with its own seeds and a generator to shuffle it.
 
-    They share their buffers, so each must be used before the next.
+    The rollouts share their buffers, so each must be used before the next.
     """
     rollout: Rollout | None = None
     for i in range(count):
@@ -181,10 +182,10 @@ def fresh_rollouts(
 
 
 def policy_gradient(policy: Policy, minibatch: Batch, normalize_advantages: bool) -> tuple[Tensor, Metrics]:
-    """Gradient `[P]` of E[r A] at ratio r = 1 for head and actor, and what the action distribution is like."""
+    """Return the gradient `[P]` of E[r A] at ratio r = 1 for head and actor, and metrics of the action distribution."""
     advantages = normalized_advantages(minibatch.advantages) if normalize_advantages else minibatch.advantages
     params = policy.params(minibatch.observation)
-    # At r = 1 the gradient of r is that of log pi.
+    # At r = 1, r and log pi have the same gradient.
     surrogate = (policy.head.log_prob(params, minibatch.choice).sum(-1) * advantages).mean()
     gradients = torch.autograd.grad(surrogate, [*policy.head.parameters(), *policy.actor.parameters()])
     entropy = policy.head.entropy(params.detach())

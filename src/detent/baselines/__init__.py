@@ -1,1 +1,1 @@
-"""Algorithms of other projects, run and evaluated like Detent's own, to compare with."""
+"""Algorithms from other projects, run and evaluated like Detent's own for comparison."""

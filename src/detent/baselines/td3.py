@@ -1,7 +1,7 @@
-"""TD3 (Stable-Baselines3), the paper's off-policy baseline: Detent's environments, evaluation and run directory.
+"""TD3 (Stable-Baselines3), the paper's off-policy baseline, with Detent's environments, evaluation and run directory.
 
-A run that is cut off starts again: its replay buffer is not kept, only the weights are, as safetensors. TD3's policy is
-deterministic, so both plays of an evaluation are that policy, on seeds of their own; exploration noise stays out of it.
+An interrupted run starts over: the replay buffer is not saved, only the weights are, as safetensors. TD3's policy is
+deterministic, so both modes of an evaluation run that policy, each with its own seeds and without exploration noise.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ except ImportError:
 
 
 class SB3Envs(VecEnv):
-    """Detent's vector environment as Stable-Baselines3 wants it; finished episodes gather in `episodes`."""
+    """Detent's vector environment with Stable-Baselines3's interface; finished episodes accumulate in `episodes`."""
 
     render_mode = None
 
@@ -80,7 +80,7 @@ class SB3Envs(VecEnv):
         self._envs.close()
 
     def seed(self, seed: int | None = None) -> Sequence[None]:
-        """The seed was given at construction."""
+        """Do nothing; the seed was given at construction."""
         return [None] * self.num_envs
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
@@ -99,7 +99,7 @@ class SB3Envs(VecEnv):
 
 
 class Actor:
-    """A trained actor on raw observations: what an evaluation plays."""
+    """A trained actor on raw observations, as an evaluation runs it."""
 
     def __init__(self, policy: TD3Policy, spec: EnvSpec) -> None:
         self._policy = policy
@@ -113,14 +113,14 @@ class Actor:
 
     @torch.no_grad()
     def __call__(self, observation: Any, deterministic: bool = True, generator: Generator | None = None) -> Tensor:
-        """Actions `[B, m]` for states `[B, n]`, alone or in a dict; there is nothing to sample."""
+        """Return actions `[B, m]` for states `[B, n]`, plain or in a dict; the policy is deterministic."""
         state = observation["state"] if isinstance(observation, Mapping) else observation
         share: Tensor = (self._policy.actor(state.to(self.device)) + 1) / 2
         return self._low + (self._high - self._low) * share
 
 
 class TD3Trainer:
-    """A TD3 run; an iteration is `rollout_steps` steps of each environment, with an update per transition."""
+    """A TD3 run; each iteration takes `rollout_steps` steps per environment, with one update per transition."""
 
     def __init__(self, config: Config, reporter: Reporter, on_iteration: Hook | None) -> None:
         if on_iteration is not None:
@@ -141,7 +141,7 @@ class TD3Trainer:
 
     @property
     def step(self) -> int:
-        """Environment steps so far."""
+        """Return the number of environment steps so far."""
         return self.iteration * self.config.batch_size
 
     def run(self, log: RunLog) -> Result:
@@ -212,7 +212,7 @@ class TD3Trainer:
 
 
 def load_actor(run: Path | str, which: str = "best") -> Actor:
-    """The actor of a TD3 run, `best` or `latest`."""
+    """Load the actor of a TD3 run, `best` or `latest`."""
     config = read_run_config(Path(run))
     path = Path(run) / "weights" / f"{which}.safetensors"
     if not path.exists():
@@ -220,7 +220,7 @@ def load_actor(run: Path | str, which: str = "best") -> Actor:
     envs = make_envs(config.task, config.env, 1, 1)
     envs.close()
     policy = TD3Policy(*_spaces(envs.spec), lambda _: 0.0, net_arch=[config.td3.width] * 2)
-    # The target networks are not kept.
+    # The target networks are not saved.
     policy.load_state_dict(load_file(path), strict=False)
     return Actor(policy, envs.spec)
 
@@ -237,7 +237,7 @@ def _make_model(config: Config, envs: SB3Envs) -> TD3:
         batch_size=td3.batch_size,
         tau=td3.tau,
         gamma=td3.gamma,
-        # As many updates as transitions.
+        # One update per transition.
         train_freq=1,
         gradient_steps=-1,
         action_noise=NormalActionNoise(np.zeros(actions), np.full(actions, td3.exploration_noise)),

@@ -1,1 +1,1 @@
-"""The benchmark: Detent, its peers and the machine's limit, measured in one run on the same work."""
+"""The benchmark: Detent, its peers and the machine's limit, measured together on the same work."""

@@ -1,4 +1,4 @@
-"""What is measured: Detent beside its peer and the machine's limit, under load, and for the rows of a table."""
+"""Benchmark cases: Detent beside its peer and the machine's limit, under load, by engine, and by row of a table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 
 
 def peer_missing(config: Config) -> str | None:
-    """Why Stable-Baselines3 cannot be measured on this; None when it can."""
+    """Return why Stable-Baselines3 cannot be measured on this configuration; None if it can."""
     if find_spec("stable_baselines3") is None:
         return "Stable-Baselines3 is left out, it is not installed: pip install stable-baselines3"
     if config.head.kind == "loss-swap" or config.head.mean != "plain" or config.head.log_std != "state-independent":
@@ -30,16 +30,16 @@ def peer_missing(config: Config) -> str | None:
 
 
 def run_case(config: Config, repeats: int, full: bool, compiled: bool = False) -> Report:
-    """Detent, peer and limit on one configuration, which must be resolved; with `compiled`, Detent also compiled."""
+    """Measure Detent, peer and limit on one resolved configuration; with `compiled`, Detent also compiled."""
     wanted = {"detent": ("detent", config), "limit": ("limit", config)}
     if compiled:
-        # First, so that it has done with compiling when the others warm up.
+        # First, so that it is done compiling when the others warm up.
         wanted = {"compiled": ("detent", replace(config, update=replace(config.update, compile=True)))} | wanted
     missing = peer_missing(config)
     if missing is None:
         wanted["sb3"] = ("sb3", config)
     with started(wanted, full) as workers:
-        # It is not timed, so it does no harm that the others are still starting.
+        # Memory is not timed, so the workers may still be starting meanwhile.
         memory = peak_memory(config)
         sliced = workers["detent"].sliced
         measured = take_turns(workers, repeats)
@@ -77,18 +77,18 @@ def about(config: Config, sliced: Config, full: bool) -> Report:
 
 
 def diagnostics_cost(rounds: Sequence[Mapping[str, float]]) -> Timing:
-    """What the gradient diagnostics add to the time of everything else, by rounds."""
+    """Return the time of the gradient diagnostics relative to everything else, by round."""
     return timing([parts["diagnostics"] / (sum(parts.values()) - parts["diagnostics"]) for parts in rounds])
 
 
 def split(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Shares of an iteration's time, by medians over rounds."""
+    """Return each part's share of an iteration's time, from medians over rounds."""
     parts = {name: timing([iteration[name] for iteration in rounds]).median for name in rounds[0]}
     return {name: seconds / sum(parts.values()) for name, seconds in parts.items()}
 
 
 def limit_report(config: Config, rounds: Sequence[Mapping[str, float]]) -> Report:
-    """What the limit is made of: seconds of an iteration by part, and the rates they come from."""
+    """Return the details of the limit: seconds of an iteration by part, and the rates they come from."""
     seconds = {name: timing([iteration[name] for iteration in rounds]) for name in rounds[0]}
     flops = flops_of(config)
     return {
@@ -100,7 +100,7 @@ def limit_report(config: Config, rounds: Sequence[Mapping[str, float]]) -> Repor
 
 
 def peak_memory(config: Config) -> float | None:
-    """Bytes that Detent's processes hold at most in two rollouts with one epoch each; None if not on Linux."""
+    """Return the peak memory of Detent's processes over two iterations of one epoch, in bytes; None if not on Linux."""
     if sys.platform != "linux":
         return None
     worker = Worker("memory", replace(config, update=replace(config.update, epochs=1)), full=True)
@@ -112,7 +112,7 @@ def peak_memory(config: Config) -> float | None:
 
 
 def run_under_load(config: Config, repeats: int, full: bool) -> Report:
-    """Detent beside a process that burns a core, and a one-thread run for every thread instead of one run with all."""
+    """Measure Detent beside a process that keeps a core busy, and as one one-thread run per thread, side by side."""
     wanted = {"all threads": ("detent", config)}
     single = replace(config, threads=1, update=replace(config.update, processes=1))
     wanted |= {f"one thread {i}": ("detent", single) for i in range(config.threads)}
@@ -139,7 +139,7 @@ def run_under_load(config: Config, repeats: int, full: bool) -> Report:
 
 
 def run_engines(config: Config, repeats: int, full: bool) -> Report:
-    """Detent by its two engines, with one thread and with all."""
+    """Measure Detent with both engines, with one thread and with all."""
     one = replace(config, threads=1, update=replace(config.update, processes=1))
     wanted = {
         "autograd, 1 thread": replace(one, update=replace(one.update, engine="autograd")),
@@ -171,7 +171,7 @@ def busy_core() -> Iterator[None]:
 
 
 def run_table(name: str, configs: Mapping[str, Sequence[Config]], repeats: int, full: bool, say: Say) -> Report:
-    """Detent's speed for every row of one of the paper's tables: the mean over the row's tasks."""
+    """Measure Detent's speed for every row of one of the paper's tables: the mean over the row's tasks."""
     tasks = range(len(next(iter(configs.values()))))
     by_task = []
     for i in tasks:

@@ -1,4 +1,4 @@
-"""Detent as its users run it, stopped at every iteration, and the memory that its processes hold."""
+"""Detent as its users run it, paused after every iteration, and the memory that its processes hold."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Stopwatch:
 
 
 def train_in_slices(config: Config, requests: Requests, with_memory: bool) -> None:
-    """A real run that never ends by itself; an iteration is a slice."""
+    """Run a real training that never ends by itself; each iteration is a slice."""
     config = replace(
         config,
         steps=_NEVER,
@@ -54,7 +54,7 @@ def train_in_slices(config: Config, requests: Requests, with_memory: bool) -> No
     step, in_step, beside_step = Stopwatch(), Stopwatch(), Stopwatch()
     for optimizer in (FlatAdam, AdamOptimizer):
         instrument(optimizer, "step", step)
-    # What only runs because of update.diagnostics.
+    # Functions that run only because of update.diagnostics.
     instrument(GradientVariance, "add", in_step)
     for owner, name in ((GradientVariance, "__init__"), (GradientVariance, "end_epoch"), (GradientVariance, "metrics")):
         instrument(owner, name, beside_step)
@@ -65,7 +65,7 @@ def train_in_slices(config: Config, requests: Requests, with_memory: bool) -> No
     def after_iteration(row: Row, _: object) -> None:
         nonlocal started
         if not started:
-            # The first iteration, which forks the processes and fills caches, is nobody's measure.
+            # The first iteration, which forks the processes and fills caches, is not measured.
             going_on = requests.wait()
         elif memory is not None:
             going_on = requests.report({"bytes": memory.peak()})
@@ -77,7 +77,7 @@ def train_in_slices(config: Config, requests: Requests, with_memory: bool) -> No
             parts["other"] = time.perf_counter() - started - sum(parts.values())
             going_on = requests.report(parts)
         if not going_on:
-            # At once: nobody wants the checkpoint that a run stopped on request would leave.
+            # Exit at once, without the checkpoint that a run stopped on request would save.
             raise SystemExit(0)
         for stopwatch in (step, in_step, beside_step):
             stopwatch.seconds = 0.0
@@ -88,12 +88,12 @@ def train_in_slices(config: Config, requests: Requests, with_memory: bool) -> No
 
 
 def instrument(owner: object, name: str, stopwatch: Stopwatch) -> None:
-    """Time a method of every object of a class, or a function of a module; a call is late by a microsecond."""
+    """Time a method of all objects of a class, or a function of a module; each call takes a microsecond longer."""
     setattr(owner, name, stopwatch.around(getattr(owner, name)))
 
 
 class PeakMemory(threading.Thread):
-    """Watches what this process and its children hold together, twenty times a second."""
+    """Samples the memory of this process and its children together, twenty times a second."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -106,12 +106,12 @@ class PeakMemory(threading.Thread):
             time.sleep(0.05)
 
     def peak(self) -> float:
-        """Bytes."""
+        """Return the peak in bytes."""
         return self._peak
 
 
 def held_memory(pid: int) -> float:
-    """Bytes that a process and its children hold: memory they share counts once, and so do files (libraries)."""
+    """Return the bytes that a process and its children hold; shared memory and files (libraries) count once."""
     pids = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
     own = files = 0.0
     for each in pids:
@@ -119,13 +119,13 @@ def held_memory(pid: int) -> float:
             sizes = _sizes(f"/proc/{each}/smaps_rollup")
             files = max(files, _sizes(f"/proc/{each}/status")["RssFile"])
         except (OSError, KeyError):
-            # It ended in the meantime.
+            # The process ended in the meantime.
             continue
         own += sizes["Pss_Anon"] + sizes["Pss_Shmem"]
     return own + files
 
 
 def _sizes(path: str) -> dict[str, float]:
-    """Lines `name: 123 kB` in bytes."""
+    """Parse lines `name: 123 kB` into bytes by name."""
     words = [line.split() for line in Path(path).read_text().splitlines()]
     return {word[0].removesuffix(":"): 1024.0 * int(word[1]) for word in words if word[2:] == ["kB"]}

@@ -22,22 +22,22 @@ Layer = tuple[int, int]
 
 
 def layers_of(network: nn.Module) -> list[Layer]:
-    """In the order of the forward pass."""
+    """Return the linear layers in the order of the forward pass."""
     return [(part.in_features, part.out_features) for part in network.modules() if isinstance(part, nn.Linear)]
 
 
 def forward_flops(layers: list[Layer], rows: int) -> int:
-    """A multiplication and an addition for every weight and row."""
+    """Count a multiplication and an addition for every weight and row."""
     return sum(2 * rows * inputs * outputs for inputs, outputs in layers)
 
 
 def update_flops(layers: list[Layer], rows: int) -> int:
-    """Forward, gradients of the weights, and gradients of the inputs except the first layer's."""
+    """Count the forward pass, the gradients of the weights, and of the inputs except the first layer's."""
     return 2 * forward_flops(layers, rows) + forward_flops(layers[1:], rows)
 
 
 def flops_of(config: Config) -> dict[str, int]:
-    """Floating-point operations of one iteration's matrix multiplications."""
+    """Return the floating-point operations of one iteration's matrix multiplications."""
     actor, critic = networks_of(config)
     rows = config.batch_size // config.update.minibatches
     updates = config.update.epochs * config.update.minibatches
@@ -48,7 +48,7 @@ def flops_of(config: Config) -> dict[str, int]:
 
 
 def networks_of(config: Config) -> tuple[list[Layer], list[Layer]]:
-    """The layers of actor and critic."""
+    """Return the layers of actor and critic."""
     policy = Policy(env_spec(config.task, config.env), config)
     return layers_of(policy.actor), layers_of(policy.critic)
 
@@ -78,32 +78,32 @@ class Multiplications:
 
 
 Share = Callable[[int], int]
-"""How many of so many things somebody does."""
+"""Maps a total number of items to the number that one worker takes."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Work of one kind that an iteration repeats."""
+    """One kind of work that an iteration repeats."""
 
     part: str
     times: int
     make: Callable[[Share], Callable[[], object]]
-    """A share of the work, to be done once at a call."""
+    """Makes a function that does a share of the work once per call."""
     threads: frozenset[int]
-    """With how many threads of torch one process may do all of it."""
+    """Numbers of torch threads with which one process may do all of the work."""
     divisible: bool = True
-    """Whether processes can do a share of it each."""
+    """Whether the work can be divided among processes."""
 
 
 class Limit:
-    """Measures the multiplications on their own shapes and the simulator, in several ways of which the fastest counts.
+    """Measures the multiplications in their actual shapes and the simulator, in several ways; the fastest counts.
 
-    The ways: `threads` threads inside each operation or the simulator; a process per thread, each with a part of the
-    rows or environments; and for the few rows of acting also one thread.
+    The ways: `threads` threads inside each operation or the simulator; a process per thread, each with a share of the
+    rows or environments; and, for the few rows of acting, also a single thread.
     """
 
     def __init__(self, config: Config) -> None:
-        # Until the processes are forked: OpenMP's threads do not survive that.
+        # Until the processes are forked: OpenMP's threads do not survive a fork.
         torch.set_num_threads(1)
         actor, critic = networks_of(config)
         rows = config.batch_size // config.update.minibatches
@@ -150,7 +150,7 @@ class Limit:
         return ways
 
     def _work(self) -> float:
-        """This process's share of one kind, and the seconds until all processes had done theirs."""
+        """Do this process's share of one kind of work; return the seconds until all processes have done theirs."""
         i, group = int(self._kind.item()), self._group
         with group.pinned_core():
             if i not in self._shares:
@@ -173,7 +173,7 @@ def seconds_of(work: Callable[[], object], times: int) -> float:
 
 
 def simulator(config: Config, num_envs: int, threads: int) -> Callable[[], object]:
-    """One step of environments with random actions: EnvPool itself where it has the task, or our adapter."""
+    """Make a function that steps environments with random actions: EnvPool itself if it is used, else our adapter."""
     action = env_spec(config.task, config.env).action
     low, high = np.asarray(action.low), np.asarray(action.high)
     actions = np.random.default_rng(0).uniform(low, high, (64, num_envs, len(low)))

@@ -25,7 +25,7 @@ from detent.spec import bin_positions
 
 
 class Bins(gymnasium.ActionWrapper[Any, Any, Any]):
-    """One of K positions for each action dimension."""
+    """Restricts each action dimension to one of K positions."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], positions: NDArray[np.float64]) -> None:
         super().__init__(env)
@@ -53,7 +53,7 @@ class CustomNetworks(ActorCriticPolicy):
 
 
 def make_env(config: Config) -> VecEnv:
-    """Environments one after the other in this process, with running normalization."""
+    """Make environments that step one after the other in this process, with running normalization."""
     wrapper: dict[str, Any] = {}
     if config.head.kind == "categorical":
         positions = bin_positions(env_spec(config.task, config.env).action, config.head.bins)
@@ -72,7 +72,7 @@ def make_env(config: Config) -> VecEnv:
 
 
 def make_model(config: Config) -> PPO:
-    """The hyper-parameters of `config`; plain MLPs are the library's own."""
+    """Make PPO with the hyper-parameters of `config`; plain MLPs are the library's own."""
     update = config.update
     policy: type[ActorCriticPolicy] = ActorCriticPolicy
     networks: dict[str, Any]

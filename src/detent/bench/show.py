@@ -1,4 +1,4 @@
-"""The benchmark's reports as tables."""
+"""Print the benchmark's reports as tables."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _title(case: Mapping[str, Any]) -> str:
 
 
 def how(case: Mapping[str, Any]) -> str:
-    """Said under every table, because composed numbers are not whole iterations."""
+    """Return how a case was measured, for under its table: composed numbers are not whole iterations."""
     if case["measured"] == "whole iterations":
         return "measured on whole iterations"
     size = case["slice"]

@@ -9,11 +9,11 @@ from statistics import median
 from detent.config import Config
 
 SLICE_STEPS = 128
-"""Steps per environment that a slice collects, at least."""
+"""Minimum steps per environment that a slice collects."""
 SLICE_UPDATES = 32
-"""Minibatch updates in a slice, at least."""
+"""Minimum minibatch updates in a slice."""
 UPDATE_PARTS = ("forward and backward", "optimizer", "diagnostics", "update")
-"""Parts of an iteration that are repeated in every epoch (what little of them happens once per iteration is counted as
+"""Parts of an iteration that repeat in every epoch (the little in them that happens once per iteration is counted as
 often); the others happen once per transition."""
 
 Seconds = Mapping[str, float]
@@ -21,7 +21,7 @@ Seconds = Mapping[str, float]
 
 
 def slice_of(config: Config) -> Config:
-    """The same work in small: fewer steps per rollout and fewer epochs, with minibatches of the same size."""
+    """Return a smaller version of the work: fewer steps per rollout and fewer epochs, minibatches of the same size."""
     rows = config.batch_size // config.update.minibatches
     for minibatches in range(1, config.update.minibatches):
         steps, rest = divmod(minibatches * rows, config.env.num_envs)
@@ -35,7 +35,7 @@ def slice_of(config: Config) -> Config:
 
 
 def whole_iteration(part: Seconds, sliced: Config, config: Config) -> dict[str, float]:
-    """The seconds of one iteration of `config`, from those of a slice of it."""
+    """Return the seconds of one iteration of `config`, from the seconds of a slice of it."""
     rollouts = config.rollout_steps / sliced.rollout_steps
     epochs = config.update.epochs / sliced.update.epochs
     return {name: value * rollouts * (epochs if name in UPDATE_PARTS else 1.0) for name, value in part.items()}
@@ -68,5 +68,5 @@ def timing(rounds: Sequence[float]) -> Timing:
 
 
 def ratios(ours: Timing, theirs: Timing) -> Timing:
-    """Quotients of what was measured in the same rounds."""
+    """Return the ratios of values measured in the same rounds."""
     return timing([a / b for a, b in zip(ours.rounds, theirs.rounds, strict=True)])

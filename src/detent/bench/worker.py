@@ -1,7 +1,7 @@
-"""A contender in a process of its own, which does slices of work on request and tells how long their parts took.
+"""A contender in its own process, which runs slices of work on request and reports how long their parts took.
 
 The first line it reads is JSON: the kind of contender and its configuration. Every further line is a number of slices;
-each is answered by a line of JSON with the mean seconds of a slice by part. It ends with its input.
+each is answered by a line of JSON with the mean seconds of a slice by part. It exits when its input ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from detent.threads import prepare_threads
 
 
 class Requests:
-    """Slices that the parent process asks for, one number of them after the other."""
+    """Requests from the parent process, each for a number of slices."""
 
     def __init__(self, lines: IO[str], answers: IO[str]) -> None:
         self._lines, self._answers = lines, answers
@@ -26,13 +26,13 @@ class Requests:
         self._sums: dict[str, float] = {}
 
     def wait(self) -> bool:
-        """Wait for the next request; False when there is none any more."""
+        """Wait for the next request; return False when there are no more."""
         line = self._lines.readline()
         self._asked, self._done, self._sums = int(line or 0), 0, {}
         return bool(line)
 
     def report(self, parts: Mapping[str, float]) -> bool:
-        """Count one slice, and answer when the request is fulfilled; whether another slice is wanted."""
+        """Count one slice, and answer when the request is fulfilled; return whether another slice is wanted."""
         for name, seconds in parts.items():
             self._sums[name] = self._sums.get(name, 0.0) + seconds
         self._done += 1
@@ -50,7 +50,7 @@ def serve(one_slice: Callable[[], Mapping[str, float]], requests: Requests) -> N
 
 
 def main() -> None:
-    # Only answers go to the parent; whatever libraries print goes where errors go.
+    # Only answers go to the parent; whatever libraries print goes to stderr.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     order = json.loads(sys.stdin.readline())

@@ -1,6 +1,6 @@
-"""The command line. Each command is a dataclass whose fields are its flags and whose `run` returns the exit code.
+"""The command line: each command is a dataclass whose fields are its flags and whose `run` returns the exit code.
 
-Exit codes: 0 done, 2 wrong usage or configuration, 3 stopped on request with a checkpoint saved, 1 anything else.
+Exit codes: 0 success, 2 wrong usage or configuration, 3 stopped on request with a checkpoint saved, 1 anything else.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 2
     prepare_threads()
     if os.getcwd() not in sys.path:
-        # An environment of the user's own lies in the current directory, as it would with `python -m`.
+        # As with `python -m`: the user's own environments may be in the current directory.
         sys.path.insert(0, os.getcwd())
     try:
         command = parse_train(rest) if name == "train" else parse(COMMANDS[name], rest)

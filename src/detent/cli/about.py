@@ -1,4 +1,4 @@
-"""Commands that tell what there is: tasks, variants, presets, studies, plug-ins, and what works on this machine."""
+"""Commands that list what is available (tasks, variants, presets, studies, plug-ins) and check this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from detent.config.presets import PRESETS, table
 
 @dataclass(frozen=True)
 class List:
-    """Show what there is: tasks, variants, presets, studies, and plug-ins of each kind."""
+    """List what is available: tasks, variants, presets, studies, and plug-ins of each kind."""
 
     what: Positional[
         Literal[
@@ -31,7 +31,7 @@ class List:
             "loggers",
         ]
     ]
-    """Which table."""
+    """What to list."""
     json: bool = False
     """Print one line of JSON."""
 
@@ -50,7 +50,7 @@ class List:
 
 
 def _entries(what: str) -> dict[str, str]:
-    """Names and descriptions."""
+    """Return the names to list and their descriptions."""
     if what == "studies":
         from detent.study.plan import shipped
 
@@ -65,7 +65,7 @@ def _entries(what: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Doctor:
-    """Check this machine: versions, cores, GPU, which simulators work, and what to install for those that do not."""
+    """Check this machine: versions, cores, GPU, which simulators work, and what to install for the others."""
 
     json: bool = False
     """Print one line of JSON."""

@@ -1,4 +1,4 @@
-"""What tyro needs to know about settings besides their types: short flags, positions, key=value tables."""
+"""What tyro needs to know about settings besides their types: short flags, positional arguments, key=value tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from detent.errors import ConfigError
 
 
 def parse_table(words: list[str], setting: str) -> dict[str, Any]:
-    """Read `key=value` words; a value is read as TOML (numbers, true, [lists]) and as plain text where it is not."""
+    """Parse `key=value` words; a value is read as TOML (numbers, true, [lists]), or as plain text if it is not TOML."""
     out: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
@@ -28,7 +28,7 @@ def parse_table(words: list[str], setting: str) -> dict[str, Any]:
 
 
 def table(setting: str) -> Any:
-    """Return the type of a setting that is a table of `key=value` words."""
+    """Return the type of a setting given as `key=value` words."""
     constructor = PrimitiveConstructorSpec(
         nargs="*",
         metavar="KEY=VALUE",
@@ -58,6 +58,6 @@ ANNOTATIONS: dict[type, dict[str, Any]] = {
 
 
 def annotate_settings() -> None:
-    """Add tyro's annotations to the settings, which themselves know nothing of the command line."""
+    """Add tyro's annotations to the configuration classes, which know nothing of the command line."""
     for section, hints in ANNOTATIONS.items():
         section.__annotations__ = {**section.__annotations__, **hints}

@@ -1,4 +1,4 @@
-"""`detent bench`: how fast Detent is here, beside its peers and beside what the machine can do."""
+"""`detent bench`: how fast Detent trains here, compared with its peers and with the machine's limit."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ class Bench:
     task: str = ""
     """Only this task; default: four cases on HalfCheetah-v4 and Humanoid-v4."""
     variant: str = ""
-    """Only this actor; rn-d where only a task or preset is given."""
+    """Only this variant; rn-d if only a task or preset is given."""
     preset: str = ""
-    """Only these hyper-parameters; paper where only a task or variant is given."""
+    """Only this preset; paper if only a task or variant is given."""
     threads: int = 0
-    """CPU threads for everybody; 0: all cores."""
+    """CPU threads for every contender; 0: all cores."""
     repeats: int = 5
-    """Rounds; each measures everybody, one after the other."""
+    """Rounds; each measures every contender, one after the other."""
     full: bool = False
     """Measure whole iterations instead of slices of them; much slower."""
     compile: bool = False
     """Measure Detent with --update.compile too; compiling takes some twenty seconds."""
     engines: bool = False
-    """Instead: what the accelerated engine brings, against autograd, with one thread and with all."""
+    """Instead: the accelerated engine against autograd, with one thread and with all."""
     under_load: bool = False
     """Instead: Detent beside another busy process, and several one-thread runs side by side."""
     table: Literal["bins", "variants"] | None = None
@@ -79,7 +79,7 @@ class Bench:
         if self.table:
             return report | cases.run_table(self.table, self.rows(self.table), self.repeats, self.full, say)
         if self.compile:
-            # Where it is impossible, before anything is measured.
+            # If compiling is impossible, fail before anything is measured.
             for case in self.cases():
                 self.config(*case, {"update.compile": True})
         configs = [self.config(*case) for case in self.cases()]
@@ -101,7 +101,7 @@ class Bench:
         return [CASES[1]] if self.under_load else list(CASES)
 
     def rows(self, name: str) -> dict[str, list[Config]]:
-        """The configurations of a table's rows, one for each task."""
+        """Return the configurations of a table's rows, one per task."""
         if self.variant:
             raise ConfigError(f"--table {name} has its own variants; leave --variant out")
         preset, rows = self.preset or "paper", paper_runtime()[name]
@@ -120,5 +120,5 @@ class Bench:
 
 
 def say(sentence: str) -> None:
-    """Progress, beside the report."""
+    """Print progress to stderr, apart from the report."""
     print(sentence, file=sys.stderr, flush=True)

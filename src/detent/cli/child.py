@@ -1,6 +1,7 @@
 """`python -m detent.cli.child PID train ...`: a `detent` command that stops as on SIGTERM when process PID is gone.
 
-The engine of a study starts its runs so. Were it killed, its runs would go on unseen, and in the way of the next try.
+A study's engine starts its runs this way. If the engine were killed, they would otherwise keep running unseen and hold
+their run directories against the next attempt.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from detent.cli import main
 
 INTERVAL = 0.5
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 
 def watch(parent: int) -> None:

@@ -1,17 +1,14 @@
-"""Commands that look at a policy: play it, film it, measure its gradient; and at the paper's proposition."""
+"""Commands that evaluate a policy, record a video of it or measure its gradient, and check the paper's proposition."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
-
-from detent.errors import ConfigError
-from detent.threads import usable_cores
 
 if TYPE_CHECKING:
     from detent.paper.proposition import Check
@@ -19,62 +16,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Eval:
-    """Play a run's policy and report mean, spread and a confidence interval of the return."""
+    """Evaluate a run's policy: mean, standard deviation and a confidence interval of the return."""
 
     run_directory: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run directory."""
     checkpoint: str = "best"
     """best, latest or a step number."""
     episodes: int = 100
-    """Episodes, each way: by sampled and by most probable actions."""
+    """Episodes with sampled actions, and as many again with the most probable actions."""
     envs: int = 10
-    """Environments that play them, each the same share."""
+    """Environments, each of which runs the same share of the episodes."""
     seed: int = 12345
     """Seed of environments and sampling."""
     threads: int = 0
     """CPU threads; 0: all cores."""
     trust: bool = False
-    """Import the modules that the run's files name; it runs their code."""
+    """Import the modules that the run's files name, which runs their code."""
     json: bool = False
     """Print one line of JSON."""
 
     def run(self) -> int:
-        import torch
+        from detent.training.evaluate import evaluate_run
 
-        from detent.config.io import read_run_config
-        from detent.envs import make_eval_envs
-        from detent.models.checkpoints import load_policy
-        from detent.paper.scores import paper_score, paper_task
-        from detent.training.evaluate import evaluate
-        from detent.training.plugins import require_trust
-
-        for name in ("episodes", "envs"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"--{name} is {getattr(self, name)}; it must be at least 1")
-        if self.threads < 0:
-            raise ConfigError(f"--threads is {self.threads}; it must not be negative (0: all cores)")
-        threads = self.threads or usable_cores()
-        torch.set_num_threads(threads)
-        require_trust(read_run_config(self.run_directory), self.run_directory, self.trust)
-        policy, state, config = load_policy(self.run_directory, self.checkpoint, trust=self.trust)
-        # What was trained with EnvPool plays in Gymnasium where there is no EnvPool, and on the CPU what had a GPU.
-        others: dict[str, Literal["auto", "physx_cpu"]] = {"envpool": "auto", "physx_cuda": "physx_cpu"}
-        env_config = replace(config.env, backend=others.get(config.env.backend, config.env.backend))
-        envs = make_eval_envs(config.task, env_config, min(self.envs, self.episodes), threads)
-        report: dict[str, Any] = {
-            "run": str(self.run_directory),
-            "task": config.task,
-            "variant": config.variant,
-            "step": state.step,
-        }
-        try:
-            for play in ("stochastic", "deterministic"):
-                played = evaluate(policy, envs, self.episodes, self.seed, play == "deterministic")
-                report[play] = played.summary(config.task)
-        finally:
-            envs.close()
-        task = paper_task(config.task, config.env.obs)
-        report["paper_score"] = paper_score(config.algo, task, config.variant, state.step)
+        report = evaluate_run(
+            self.run_directory,
+            self.checkpoint,
+            episodes=self.episodes,
+            num_envs=self.envs,
+            seed=self.seed,
+            threads=self.threads,
+            trust=self.trust,
+        )
         if self.json:
             print(json.dumps(report))
         else:
@@ -115,24 +87,24 @@ def print_evaluation(report: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Video:
-    """Film a run's policy: mp4 and gif in RUN/videos."""
+    """Record a video of a run's policy: mp4 and gif in RUN/videos."""
 
     run_directory: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run directory."""
     checkpoint: str = "best"
     """best, latest or a step number."""
     episodes: int = 1
-    """Episodes in the film."""
+    """Episodes in the video."""
     max_steps: int = 1000
-    """Longest episode shown."""
+    """Steps after which an episode is cut."""
     stochastic: bool = False
     """Sample actions instead of taking the most probable ones."""
     seed: int = 0
     """Seed of the environment."""
     out: Path | None = None
-    """Path of the video without its ending; default RUN/videos/step-<step>."""
+    """Path of the video without its extension; default RUN/videos/step-<step>."""
     trust: bool = False
-    """Import the modules that the run's files name; it runs their code."""
+    """Import the modules that the run's files name, which runs their code."""
 
     def run(self) -> int:
         from detent.training.video import record_run
@@ -154,20 +126,20 @@ class Video:
 
 @dataclass(frozen=True)
 class Diagnose:
-    """Measure variance and signal-to-noise ratio of a run's policy gradient on fresh rollouts, parameters fixed."""
+    """Measure the variance and signal-to-noise ratio of a run's policy gradient on fresh rollouts, parameters fixed."""
 
     run_directory: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run directory."""
     checkpoint: str = "latest"
     """best, latest or a step number."""
     rollouts: int = 4
-    """Rollouts to collect, each of the run's own size; with a multiple of 16 intervals are over whole rollouts."""
+    """Rollouts to collect, each as large as in the run; with a multiple of 16, intervals are over whole rollouts."""
     seed: int = 0
     """Seed of environments, sampling and minibatches."""
     threads: int = 0
-    """CPU threads; 0: as many as the run had."""
+    """CPU threads; 0: as many as the run used."""
     trust: bool = False
-    """Import the modules that the run's files name; it runs their code."""
+    """Import the modules that the run's files name, which runs their code."""
     json: bool = False
     """Print one line of JSON."""
 
@@ -184,18 +156,18 @@ class Diagnose:
 
 @dataclass(frozen=True)
 class Proposition:
-    """Check the paper's proposition on gradient variance by machine, and draw variance against policy sharpness."""
+    """Check the paper's proposition on gradient variance numerically, and plot variance against policy sharpness."""
 
     dimensions: int = 6
     """Action dimensions."""
     bins: int = 41
     """Bins per dimension of the categorical policy."""
     samples: int = 100_000
-    """Actions drawn for each Monte Carlo mean."""
+    """Actions sampled for each Monte Carlo mean."""
     seed: int = 1
-    """Seed of everything drawn."""
+    """Seed of all sampling."""
     out: Path = Path("proposition.png")
-    """Picture to write."""
+    """Image file to write."""
     json: bool = False
     """Print one line of JSON."""
 

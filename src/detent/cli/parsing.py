@@ -1,4 +1,4 @@
-"""Words of the command line to a command, which is a dataclass whose fields are its flags."""
+"""Parse command-line words into a command, a dataclass whose fields are its flags."""
 
 from __future__ import annotations
 

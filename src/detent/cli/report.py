@@ -1,4 +1,4 @@
-"""`detent report`: from run directories to a page."""
+"""`detent report`: make a page from run directories."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Report:
     """Make a page of figures and tables from a study or any run directories: DIR/report/index.html."""
 
     directories: Annotated[Positional[tuple[Path, ...]], arg(metavar="DIR...")]
-    """Studies, run directories, or directories that hold them."""
+    """Studies, run directories, or directories that contain them."""
     out: Path | None = None
-    """Directory to write; default: report, in the first DIR."""
+    """Directory to write; default: report in the first DIR."""
     external: UseAppendAction[tuple[Path, ...]] = ()
-    """CSV file of curves from elsewhere: columns task, variant, seed, step, score, perhaps hours; may be repeated."""
+    """CSV file of external curves: columns task, variant, seed, step, score, optionally hours; may be repeated."""
     seed: int = 0
     """Seed of the bootstrap."""
     json: bool = False

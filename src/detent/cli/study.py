@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Study:
-    """Run many trainings from one file, see how far they are: detent study run STUDY · detent study status DIR."""
+    """Run many trainings from one file and show their progress: detent study run STUDY · detent study status DIR."""
 
     command: Annotated[
         Annotated[Run, subcommand("run")] | Annotated[Status, subcommand("status")],
@@ -35,7 +35,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Run:
-    """Do what is missing of a study: what was cut off goes on, what failed is tried again."""
+    """Run what is missing of a study: interrupted runs resume, failed ones are tried again."""
 
     study: Positional[str]
     """A study's name (`detent list studies`) or a TOML file."""
@@ -44,15 +44,15 @@ class Run:
     engine: Literal["local", "ray"] = "local"
     """`local`: processes on this machine; `ray`: a Ray cluster."""
     workers: int = 0
-    """Runs side by side on this machine; 0: as many as its cores can take, by the threads of each."""
+    """Concurrent runs on this machine; 0: as many as its cores allow, given the threads of each run."""
     address: str | None = None
-    """ray: the cluster, HOST:PORT or auto, from one of its machines; without it one is started on this machine."""
+    """ray: the cluster (HOST:PORT or auto), from one of its machines; by default one is started on this machine."""
     gpus: float = 0.0
-    """ray: GPUs per run, also a fraction; with 0 a run sees none. CPUs per run are its threads."""
+    """ray: GPUs per run, possibly a fraction; with 0 a run sees none. A run gets as many CPUs as it has threads."""
     retries: int = 2
-    """How often a run is started again that was killed or lost its node; not one that failed by itself."""
+    """How often to restart a run that was killed or lost its node; a run that failed by itself is not restarted."""
     dry_run: bool = False
-    """Only tell the runs."""
+    """Only list the runs."""
 
     def run(self) -> int:
         from detent.study.display import counts, make_display
@@ -101,7 +101,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Status:
-    """Tell how far a study is, from any machine that sees its directory."""
+    """Show the progress of a study, from any machine that sees its directory."""
 
     directory: Annotated[Positional[Path], arg(metavar="DIR")]
     """Directory of the study."""

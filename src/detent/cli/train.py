@@ -1,4 +1,4 @@
-"""`detent train`: from a preset, a file and flags to a run, or on with one that is there."""
+"""`detent train`: start a run from a preset, a file and flags, or resume an existing one."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _NAMES = ("task", "preset", "variant", "algo", "scale")
 
 @dataclass(frozen=True)
 class Train:
-    """Train a policy, or go on with a run: detent train HalfCheetah-v4 · detent train --resume RUN."""
+    """Train a policy, or resume a run: detent train HalfCheetah-v4 · detent train --resume RUN."""
 
     settings: Annotated[Config, arg(name="")] = field(default_factory=Config)
     out: Path | None = None
     """Run directory to create; default runs/<task>-<variant>-<algo>-s<seed>-<time>."""
     config: Path | None = None
-    """TOML file of settings, for instance the config.toml of another run; flags go before it."""
+    """TOML file of settings, for instance the config.toml of another run; flags override it."""
     resume: Path | None = None
-    """Run directory to go on with; --steps (and --schedule-steps) extend a finished one."""
+    """Run directory to resume; --steps (and --schedule-steps) extend a finished run."""
     exact: bool = False
-    """With --resume: go back to the last scheduled checkpoint, where resuming is exact to the bit."""
+    """With --resume: go back to the last scheduled checkpoint, from which resuming is bit-exact."""
     trust: bool = False
-    """Import the modules that files of a run name (--resume, --init-from, --config of a run), which runs their code."""
+    """Import the modules that a run's files name (--resume, --init-from, --config of a run), which runs their code."""
 
     def run(self) -> int:
         from detent.training import run
@@ -63,7 +63,7 @@ class Train:
 
 
 def parse_train(words: list[str]) -> Train:
-    """Flags on top of the file on top of variant and preset; a first reading finds out which those are."""
+    """Parse flags, which override the file, which overrides variant and preset; a first pass finds those two."""
     first = parse(Train, words)
     if first.resume is not None:
         return _parse_resume(words, first)
@@ -87,13 +87,13 @@ def parse_train(words: list[str]) -> Train:
     if first.config and (first.config.parent / "run.json").exists():
         from detent.training.plugins import require_trust
 
-        # A configuration that somebody's run wrote, not a file of the user's own.
+        # Written by a run, possibly someone else's, not by the user.
         require_trust(settings, first.config, first.trust)
     return parse(Train, words, Train(settings))
 
 
 def _parse_resume(words: list[str], first: Train) -> Train:
-    """A resumed run keeps its configuration; only its length may be changed."""
+    """Parse the flags of a resumed run, which keeps its configuration; only its length may change."""
     assert first.resume is not None
     for flag, given in (("task", first.settings.task), ("--out", first.out), ("--config", first.config)):
         if given:
@@ -113,7 +113,7 @@ def _parse_resume(words: list[str], first: Train) -> Train:
 
 
 def _changed(was: dict[str, Any], now: dict[str, Any], where: str = "") -> Iterator[str]:
-    """Dotted names of the settings that differ."""
+    """Yield the dotted names of the settings that differ."""
     for key, value in was.items():
         if isinstance(value, dict) and key != "kwargs":
             yield from _changed(value, now[key], f"{where}{key}.")

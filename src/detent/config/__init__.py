@@ -1,6 +1,6 @@
-"""Settings: what a run can be told (schema), how it is read, changed and saved (io), and the presets as TOML files.
+"""Settings of a run: the schema, reading, changing and saving configurations (io), and the presets as TOML files.
 
-Needs neither torch nor a simulator nor the command line's parser.
+Needs neither torch nor a simulator nor the command-line parser.
 """
 
 from detent.config.schema import (

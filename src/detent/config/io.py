@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 Section = TypeVar("Section", bound="DataclassInstance")
 
 RENAMED = {"trpo.backtracks": "trpo.max_backtracks", "trpo.shrink": "trpo.backtrack_coef"}
-"""Settings by the names that earlier versions wrote; files with these are read, and run ids still count them."""
+"""Old names of settings; files that use them can still be read, and run ids are still computed from them."""
 
 
 def current_settings(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by dotted name under today's names."""
+    """Translate settings, given by dotted name, to their current names."""
     return {RENAMED.get(key, key): value for key, value in flat.items()}
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """A config section as plain nested dicts, lists and scalars, ready for TOML."""
+    """Convert a config section to plain nested dicts, lists and scalars, ready for TOML."""
     out: dict[str, Any] = {}
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
@@ -44,7 +44,7 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def override(section: Section, changes: Mapping[str, Any], where: str = "") -> Section:
-    """`section` with nested `changes`; unknown keys and wrong types are errors that name the valid ones."""
+    """Return `section` with nested `changes`; unknown keys and wrong types raise errors that name the valid ones."""
     hints = _type_hints(type(section))
     values: dict[str, Any] = {}
     for key, value in changes.items():
@@ -66,12 +66,12 @@ def override(section: Section, changes: Mapping[str, Any], where: str = "") -> S
 
 @cache
 def _type_hints(section: type) -> dict[str, Any]:
-    """Kept, because finding them takes most of the time of making a configuration, and a study makes hundreds."""
+    """Return a section's type hints, cached because resolving them dominates the time to make a configuration."""
     return typing.get_type_hints(section)
 
 
 def _coerce(hint: Any, value: Any, path: str) -> Any:
-    """`value` from TOML or Python as the field's type, or an error that says what the field takes."""
+    """Convert `value` from TOML or Python to the field's type, or raise an error that says what the field takes."""
     origin = get_origin(hint)
     if origin is Literal:
         if value in get_args(hint):
@@ -91,7 +91,7 @@ def _coerce(hint: Any, value: Any, path: str) -> Any:
 
 
 def save_config(config: Config, path: Path) -> None:
-    """Written whole or not at all: without it a run cannot be resumed."""
+    """Write the configuration atomically, because a run cannot be resumed without it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("w") as file:
         file.write(tomli_w.dumps(to_dict(config)))
@@ -112,7 +112,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def load_config(path: Path) -> Config:
-    """A complete configuration as `save_config` wrote it."""
+    """Load a complete configuration as written by `save_config`."""
     return override(Config(), read_toml(path))
 
 

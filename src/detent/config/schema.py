@@ -23,16 +23,16 @@ def _require(condition: bool, sentence: str) -> None:
 @dataclass(frozen=True)
 class EnvConfig:
     num_envs: int = 16
-    """Environments stepped side by side."""
+    """Environments stepped in parallel."""
     backend: str = "auto"
-    """Simulator: `auto` takes EnvPool where it has the task and Gymnasium otherwise; for ManiSkill's tasks physx_cuda
-    where the run has a GPU and physx_cpu otherwise. A plug-in by name or import path."""
+    """Simulator: `auto` uses EnvPool if it has the task and Gymnasium otherwise; for ManiSkill tasks, physx_cuda if the
+    run has a GPU and physx_cpu otherwise. A plug-in is given by name or import path."""
     obs: Literal["state", "rgb", "rgb+state"] = "state"
-    """ManiSkill: what the policy sees: the state vector, camera images, or images with robot and goal beside them."""
+    """ManiSkill: what the policy observes: the state vector, camera images, or images plus robot and goal state."""
     partial_resets: bool = True
-    """ManiSkill: an episode also ends when the task is solved or has failed; evaluation plays to the time limit."""
+    """ManiSkill: also end an episode when the task is solved or has failed; evaluation runs to the time limit."""
     processes: bool = False
-    """Gymnasium only: run each environment in a process of its own (for slow environments)."""
+    """Gymnasium only: run each environment in its own process (for slow environments)."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments for the environment's constructor: --env.kwargs frame_skip=5 healthy_z_range=[0.3,1.0]."""
     wrappers: tuple[str, ...] = ()
@@ -40,9 +40,9 @@ class EnvConfig:
     options: dict[str, Any] = field(default_factory=dict)
     """Options of a simulator plug-in."""
     action_low: tuple[float, ...] = ()
-    """Lower action bounds (one for all dimensions, or one each); needed where the space has none."""
+    """Lower action bounds (one for all dimensions, or one each); required if the action space has none."""
     action_high: tuple[float, ...] = ()
-    """Upper action bounds (one for all dimensions, or one each); needed where the space has none."""
+    """Upper action bounds (one for all dimensions, or one each); required if the action space has none."""
 
     def __post_init__(self) -> None:
         _require(self.num_envs >= 1, f"env.num_envs is {self.num_envs}; at least 1 environment is needed")
@@ -91,9 +91,9 @@ class CriticConfig(NetworkConfig):
 @dataclass(frozen=True)
 class EncoderConfig:
     kind: str = "nature"
-    """`nature`: a state vector as it is, images by the convolutional network of DQN; or a plug-in."""
+    """`nature` passes state vectors through and encodes images with DQN's convolutional network; or a plug-in."""
     width: int = 256
-    """Images only: features of the convolutional network, and as many of the linear layer for the state beside it."""
+    """Images only: number of features of the convolutional network, and of the linear layer for the state if any."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of an encoder plug-in."""
 
@@ -109,9 +109,9 @@ class HeadConfig:
     bins: int = 41
     """categorical, loss-swap: bins per action dimension, evenly spaced from the lower to the upper bound."""
     mean: Literal["plain", "squashed"] = "plain"
-    """gaussian: the mean as the network gives it, or squashed by tanh into the action range."""
+    """gaussian: use the network's mean as is, or squash it into the action range with tanh."""
     log_std: Literal["state-independent", "state-dependent"] = "state-independent"
-    """gaussian: one learned log standard deviation per dimension, or one the network gives per state."""
+    """gaussian: one learned log standard deviation per dimension, or one predicted for each state."""
     log_std_init: float = 0.0
     """gaussian, loss-swap: initial log standard deviation, in the units of the action."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -130,9 +130,9 @@ class NormalizeConfig:
     reward: bool = True
     """Divide rewards by the running standard deviation of the discounted return."""
     clip: float = 10.0
-    """Bound of normalized observations and rewards."""
+    """Clip normalized observations and rewards to [-clip, clip]."""
     warmup_steps: int = 64
-    """Random-action steps per environment before the first rollout, to start the observation statistics."""
+    """Random-action steps per environment before the first rollout, to initialize the observation statistics."""
 
     def __post_init__(self) -> None:
         _require(self.clip > 0, f"normalize.clip is {self.clip}; it must be positive")
@@ -146,8 +146,8 @@ class AdvantageConfig:
     gae_lambda: float = 0.95
     """Generalized advantage estimation: weight of longer returns."""
     bootstrap_on_termination: bool = False
-    """Bootstrap from the final observation also where an episode terminated, as if it had been cut there: the ManiSkill
-    presets do, because solving a task ends the episode and must not cost the rewards that staying would bring."""
+    """Bootstrap from the final observation even if the episode terminated, as if it had been truncated. The ManiSkill
+    presets do, because solving a task ends the episode and must not forfeit the rewards that staying would bring."""
 
     def __post_init__(self) -> None:
         _require(0 <= self.gamma <= 1, f"advantage.gamma is {self.gamma}; it must lie in [0, 1]")
@@ -159,9 +159,9 @@ class UpdateConfig:
     epochs: int = 10
     """Passes over each rollout."""
     minibatches: int = 64
-    """Minibatches per pass; must divide num_envs x rollout_steps."""
+    """Minibatches per epoch; must divide num_envs x rollout_steps."""
     learning_rate: float = 3e-4
-    """Adam's step size at the start."""
+    """Initial learning rate of Adam."""
     anneal: bool = True
     """Lower the learning rate linearly to zero over schedule_steps."""
     weight_decay: float = 1e-5
@@ -169,28 +169,28 @@ class UpdateConfig:
     adam_eps: float = 1e-5
     """Adam's epsilon."""
     max_grad_norm: float = 0.5
-    """Clip the norm of the whole gradient to this; 0 leaves it alone."""
+    """Clip the global gradient norm to this; 0 disables clipping."""
     normalize_advantages: bool = True
-    """Shift and scale the advantages of each minibatch to mean 0 and standard deviation 1."""
+    """Normalize the advantages of each minibatch to mean 0 and standard deviation 1."""
     entropy_coef: float = 0.0
     """Weight of the entropy bonus."""
     value_coef: float = 0.5
     """Weight of the value loss."""
     value_clip: float = 0.2
-    """Clip the change of a value prediction to this range; 0 leaves it alone."""
+    """Clip the change of a value prediction to this range; 0 disables clipping."""
     target_kl: float = 0.0
-    """Stop the epochs of an update when the mean KL of an epoch exceeds this; 0 never stops."""
+    """Stop an update early when the mean KL of an epoch exceeds this; 0 disables the check."""
     diagnostics: bool = True
     """Measure gradient variance, signal-to-noise ratio and KL per action dimension in every update."""
     engine: Literal["auto", "autograd", "accelerated"] = "auto"
     """How gradients are computed: `autograd` works with every module; `accelerated` uses hand-written backward passes,
-    one flat Adam and worker processes, which needs a fast form of every module; `auto` takes it where there is one."""
+    a flat Adam and worker processes, and needs a fast form of every module; `auto` uses `accelerated` if it can."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of a loss or update-rule plug-in."""
     processes: int = 0
-    """Processes that share minibatches of PPO and SPO, and EnvPool's environments; 0: one per thread where it helps."""
+    """Processes that share PPO and SPO minibatches and EnvPool environments; 0: one per thread where it helps."""
     compile: bool = False
-    """Let torch.compile fuse small operations of PPO and SPO updates; takes twenty seconds, needs a C++ compiler."""
+    """Fuse small operations of PPO and SPO updates with torch.compile; takes twenty seconds, needs a C++ compiler."""
 
     def __post_init__(self) -> None:
         _require(self.processes >= 0, f"update.processes is {self.processes}; it must not be negative (0: automatic)")
@@ -216,7 +216,7 @@ class PPOConfig:
 @dataclass(frozen=True)
 class SPOConfig:
     epsilon: float = 0.2
-    """The ratio the penalty allows: the objective is largest at 1 + epsilon sign(A)."""
+    """Deviation from ratio 1 that the penalty allows: the objective is largest at 1 + epsilon sign(A)."""
 
     def __post_init__(self) -> None:
         _require(0 < self.epsilon < math.inf, f"spo.epsilon is {self.epsilon}; it must be positive and finite")
@@ -225,15 +225,15 @@ class SPOConfig:
 @dataclass(frozen=True)
 class TRPOConfig:
     max_kl: float = 0.01
-    """Trust region: the mean KL(old || new) over the batch stays within this."""
+    """Trust region: upper bound of the mean KL(old || new) over the batch."""
     damping: float = 0.1
     """Added to the diagonal of the Fisher matrix."""
     cg_iterations: int = 10
     """Conjugate-gradient iterations per update."""
     max_backtracks: int = 10
-    """Step lengths the line search tries, each `backtrack_coef` times the one before."""
+    """Step lengths the line search tries, each `backtrack_coef` times the previous one."""
     backtrack_coef: float = 0.8
-    """Factor between two step lengths of the line search."""
+    """Factor between successive step lengths of the line search."""
     chunk: int = 2048
     """States per pass through the network; the memory of an update grows with this, not with the batch."""
 
@@ -250,27 +250,27 @@ class TRPOConfig:
 @dataclass(frozen=True)
 class TD3Config:
     learning_rate: float = 3e-4
-    """Adam's step size, for actor and critics."""
+    """Learning rate of Adam, for actor and critics."""
     width: int = 256
     """Hidden width of actor and critics, two ReLU layers each."""
     buffer_size: int = 1_000_000
-    """Transitions kept for replay (two observations each in memory)."""
+    """Transitions in the replay buffer (each stores two observations)."""
     batch_size: int = 256
-    """Transitions per update; there is one update per environment step."""
+    """Transitions per update, with one update per environment step."""
     learning_starts: int = 25_000
-    """Environment steps played with random actions before the first update."""
+    """Environment steps with random actions before the first update."""
     gamma: float = 0.99
     """Discount factor."""
     tau: float = 0.005
-    """Share of the trained networks in the target networks, per update."""
+    """Weight of the trained networks in each update of the target networks."""
     exploration_noise: float = 0.1
-    """Standard deviation of the noise on training actions, in halves of the action range."""
+    """Standard deviation of the noise on training actions, in units of half the action range."""
     target_noise: float = 0.2
-    """Standard deviation of the noise on target actions, in halves of the action range."""
+    """Standard deviation of the noise on target actions, in units of half the action range."""
     target_noise_clip: float = 0.5
-    """Bound of the noise on target actions."""
+    """Clip range of the noise on target actions, in units of half the action range."""
     policy_delay: int = 2
-    """Updates of the critics per update of the actor."""
+    """Critic updates per actor update."""
 
     def __post_init__(self) -> None:
         for name in ("width", "buffer_size", "batch_size", "policy_delay"):
@@ -289,11 +289,11 @@ class TD3Config:
 @dataclass(frozen=True)
 class EvalConfig:
     interval: int = 0
-    """Environment steps between evaluations; 0: a twentieth of `steps`, and always at the end."""
+    """Environment steps between evaluations; 0: steps/20. The end of a run is always evaluated."""
     episodes: int = 10
-    """Episodes per evaluation, each played both by sampled and by most probable actions."""
+    """Episodes per evaluation, once with sampled actions and once with the most probable ones."""
     num_envs: int = 10
-    """Environments an evaluation uses; every one plays the same number of episodes."""
+    """Environments per evaluation; each runs the same number of episodes."""
 
     def __post_init__(self) -> None:
         _require(self.interval >= 0, f"eval.interval is {self.interval}; it must not be negative")
@@ -305,9 +305,9 @@ class EvalConfig:
 class CheckpointConfig:
     interval: int = 0
     """Environment steps between scheduled checkpoints; 0: the larger of steps/20 and 20 full episodes per environment.
-    Environments are rebuilt at each, so it is part of what a run computes."""
+    Environments are rebuilt at each checkpoint, so the interval affects a run's results."""
     keep: int = 3
-    """Latest checkpoints kept, beside the best."""
+    """Number of latest checkpoints to keep, in addition to the best."""
 
     def __post_init__(self) -> None:
         _require(self.interval >= 0, f"checkpoint.interval is {self.interval}; it must not be negative")
@@ -317,37 +317,37 @@ class CheckpointConfig:
 @dataclass(frozen=True)
 class Config:
     task: str = ""
-    """Gymnasium id, also `package.module:EnvId-v0` for an environment of your own; or a ManiSkill id."""
+    """Gymnasium id, `package.module:EnvId-v0` for your own environment, or a ManiSkill id."""
     preset: str = "paper"
-    """Hyper-parameters to start from: paper, authors or fast."""
+    """Hyperparameters to start from: paper, authors or fast."""
     variant: str = "rn-d"
-    """Actor: rn-d, rn-c, mlp-d, mlp-c, loss-swap, ...; `detent list variants` tells them all."""
+    """Actor: rn-d, rn-c, mlp-d, mlp-c, loss-swap, ...; `detent list variants` shows all."""
     algo: str = "ppo"
     """Update rule: ppo, spo or trpo; a loss or update-rule plug-in; or td3, the off-policy baseline (with --variant
     td3)."""
     scale: Literal["auto", "cpu", "gpu"] = "auto"
     """ManiSkill: `gpu` is the paper's thousands of environments, `cpu` few environments with long rollouts; `auto`
-    takes what the machine has."""
+    depends on the hardware."""
     steps: int = 5_000_000
-    """Environment steps in all, rounded up to whole iterations."""
+    """Total environment steps, rounded up to whole iterations."""
     schedule_steps: int = 5_000_000
     """Length of the learning-rate schedule, so that a short run is the beginning of a long one."""
     rollout_steps: int = 1024
-    """Steps per environment and iteration."""
+    """Rollout length: steps per environment in each iteration."""
     seed: int = 1
-    """Everything random comes from this number."""
+    """Seed of all random numbers."""
     threads: int = 0
-    """CPU threads for simulation and mathematics; 0: all cores. Part of what makes a run repeatable."""
+    """CPU threads for simulation and computation; 0: all cores. Repeating a run exactly needs the same number."""
     device: str = "auto"
-    """`cpu`, `cuda`, `cuda:1`, ...; `auto` takes a GPU where there is one."""
+    """`cpu`, `cuda`, `cuda:1`, ...; `auto` uses a GPU if there is one."""
     init_from: str = ""
     """Run directory whose best policy (weights and observation statistics) this run starts from."""
     tensorboard: bool = False
     """Also write TensorBoard event files; the same as --log tensorboard."""
     log: tuple[str, ...] = ()
-    """Loggers beside the run directory's own files: tensorboard, or plug-ins."""
+    """Loggers in addition to the run directory's own files: tensorboard, or plug-ins."""
     log_options: dict[str, Any] = field(default_factory=dict)
-    """Options of logger plug-ins, a table for each by its name."""
+    """Options of logger plug-ins, one table per logger name."""
     plugins: tuple[str, ...] = ()
     """Modules to import first, whose decorators register plug-ins."""
     env: EnvConfig = EnvConfig()
@@ -374,12 +374,12 @@ class Config:
 
     @property
     def batch_size(self) -> int:
-        """Transitions per iteration."""
+        """Return the number of transitions per iteration."""
         return self.env.num_envs * self.rollout_steps
 
     @property
     def warmup(self) -> int:
-        """Environment steps played with random actions before the first iteration."""
+        """Return the number of environment steps with random actions before the first iteration."""
         if self.init_from or not self.normalize.observation:
             return 0
         return self.normalize.warmup_steps * self.env.num_envs
@@ -390,11 +390,11 @@ class Config:
 
     @property
     def total_steps(self) -> int:
-        """`steps` rounded up to whole iterations."""
+        """Return `steps` rounded up to whole iterations."""
         return self.warmup + self.iterations * self.batch_size
 
     def iterations_per(self, steps: int) -> int:
-        """An interval in environment steps as whole iterations, at least one."""
+        """Convert an interval in environment steps to whole iterations, at least one."""
         return max(1, round(steps / self.batch_size))
 
 
@@ -407,7 +407,7 @@ _ALGORITHM_DEFAULTS: dict[str, Any] = {
 
 
 def validate(config: Config) -> None:
-    """Checks between fields; each section checks its own values when it is made."""
+    """Check settings against each other; each section checks its own values when constructed."""
     _require(config.task != "", "no task was given; for instance: detent train HalfCheetah-v4")
     _require(
         config.batch_size % config.update.minibatches == 0,

@@ -1,6 +1,6 @@
-"""Simulators behind one interface: adapters with one set of semantics, and the choice among them.
+"""Simulators behind one interface: adapters with uniform semantics, and the choice among them.
 
-Imports config and spec, never networks; each simulator's own package is imported in the one file that needs it.
+Imports config and spec, never networks; each simulator's own package is imported only in the file that needs it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 FACTORY = "factory"
-"""The backend of environments that a Python callable makes."""
+"""Backend name of environments that a Python callable makes."""
 
 SIMULATORS = Registry(
     "simulator",
@@ -54,15 +54,15 @@ _OWN = (*SIMULATORS.names()[:2], *MANISKILL_BACKENDS)
 
 
 def simulator_plugin(config: EnvConfig) -> list[Reference]:
-    """Return the simulator that a configuration names; none where Detent chooses or a callable makes them."""
+    """Return the simulator that a configuration names; empty if Detent chooses or a callable makes the environments."""
     if config.backend in ("auto", FACTORY):
         return []
     return [Reference(SIMULATORS, config.backend, "env.backend", config.options, "env.options")]
 
 
 def choose_backend(task: str, config: EnvConfig, device: str = "auto") -> str:
-    """Return the simulator of a task: the one asked for, or EnvPool where it has the task just as Gymnasium does and
-    nothing asks for Gymnasium; for a ManiSkill task the one that goes with the device."""
+    """Return the simulator of a task: the requested one, or EnvPool if it simulates the task exactly as Gymnasium does
+    and no setting requires Gymnasium; for a ManiSkill task, the one that matches the device."""
     if config.backend not in ("auto", *_OWN):
         return config.backend
     if is_maniskill(task, config.backend):
@@ -132,30 +132,29 @@ def _simulator(task: str, config: EnvConfig, factory: EnvFactory | None) -> Simu
 def make_envs(
     task: str, config: EnvConfig, num_envs: int, threads: int, factory: EnvFactory | None = None
 ) -> VectorEnv:
-    """Make `num_envs` environments, maybe another number than `config` has; `reset(seed)` starts them."""
+    """Make `num_envs` environments, which may differ from `config.num_envs`; `reset(seed)` starts them."""
     return _simulator(task, config, factory).make(task, config, num_envs, threads)
 
 
 def make_eval_envs(
     task: str, config: EnvConfig, num_envs: int, threads: int, factory: EnvFactory | None = None
 ) -> VectorEnv:
-    """Make environments to evaluate in: in as few processes as possible, every episode played to its end."""
+    """Make environments for evaluation, in as few processes as possible, where every episode runs to its end."""
     return make_envs(task, replace(config, processes=False, partial_resets=False), num_envs, threads, factory)
 
 
 def env_spec(task: str, config: EnvConfig, factory: EnvFactory | None = None) -> EnvSpec:
-    """Return spaces and time limit of a task; what cannot be made or learned from is refused here, before training."""
+    """Return a task's spaces and time limit; reject what cannot be made or learned from before training starts."""
     return _simulator(task, config, factory).spec(task, config)
 
 
 def make_rendering_env(task: str, config: EnvConfig) -> Env[Any, Any]:
-    """Make one environment that renders pictures."""
+    """Make one environment that renders images."""
     return _simulator(task, config, None).make_rendering(task, config)
 
 
 def divide(envs: VectorEnv, parts: Sequence[slice], threads: int) -> list[VectorEnv]:
-    """Divide environments into parts that processes of their own step, with `threads` threads between them; what steps
-    them all together is closed."""
+    """Divide environments into parts for separate processes, which share `threads`; close the undivided ones."""
     if len(parts) == 1:
         return [envs]
     assert isinstance(envs, DivisibleEnv)

@@ -1,4 +1,4 @@
-"""The interfaces of simulators and their environments: one set of semantics whatever a backend's autoreset mode is."""
+"""The interfaces of simulators and environments: one set of semantics, whatever a backend's autoreset mode."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from torch import Tensor
-
 from detent.config import EnvConfig
 from detent.errors import ConfigError
 from detent.spec import EnvSpec, Observation
 
 if TYPE_CHECKING:
     from gymnasium import Env
+    from torch import Tensor
 
 EnvFactory = Callable[..., Any]
-"""Makes a Gymnasium environment, or a Gymnasium `VectorEnv` (then it may take `num_envs`)."""
+"""Makes a Gymnasium environment, or a Gymnasium `VectorEnv` (and may then take `num_envs`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,27 +27,27 @@ class Episode:
     total_reward: float
     length: int
     success: float | None = None
-    """Whether there was success at any time, 1 or 0 (ManiSkill's success_once), where it is reported, else None."""
+    """Success at any step (ManiSkill's success_once), 1 or 0; None if the environment does not report it."""
     info: dict[str, float] = field(default_factory=dict)
-    """Other scalars of the last step's info."""
+    """Other scalars from the last step's info."""
     success_at_end: float | None = None
-    """1 or 0 where the environment reports success in the last step, else None."""
+    """Success in the last step, 1 or 0; None if the environment does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One real transition of every environment; there are no dummy ones."""
+    """One real transition of every environment, never a dummy one."""
 
     observation: Observation
-    """What to act on next `[N, ...]`: the first observation of the next episode where one ended."""
+    """Observations `[N, ...]` to act on next; where an episode ended, the first of the next episode."""
     reward: Tensor
     """`[N]` float32."""
     terminated: Tensor
     """`[N]` bool."""
     truncated: Tensor
-    """`[N]` bool; may be true together with `terminated`, which then counts."""
+    """`[N]` bool; may be true together with `terminated`, which then takes precedence."""
     final_observation: Observation | None
-    """`[N, ...]`, the last observation in the rows whose episode ended (others are arbitrary); None if none ended."""
+    """`[N, ...]`: the last observation in rows whose episode ended, arbitrary in others; None if no episode ended."""
     episodes: tuple[Episode, ...]
     """The episodes that ended in this step."""
 
@@ -60,11 +59,11 @@ class VectorEnv(Protocol):
     num_envs: int
 
     def reset(self, seed: int) -> Observation:
-        """Make every environment anew from `seed`, forgetting everything before; return the first observations."""
+        """Rebuild every environment from `seed`, discarding all earlier state; return the first observations."""
         ...
 
     def step(self, action: Tensor) -> Step:
-        """Apply `action` `[N, m]` (within the spec's bounds); where an episode ends, the next one has begun already."""
+        """Apply `action` `[N, m]` (within the spec's bounds); where an episode ends, the next one begins at once."""
         ...
 
     def close(self) -> None: ...
@@ -72,22 +71,22 @@ class VectorEnv(Protocol):
 
 @runtime_checkable
 class DivisibleEnv(VectorEnv, Protocol):
-    """Environments that worker processes can divide among themselves."""
+    """Environments that can be divided among worker processes."""
 
     def part(self, rows: slice, threads: int) -> VectorEnv:
-        """Return some of these environments, seeded and numbered as here, stepped by `threads` of their own."""
+        """Return the environments `rows`, with unchanged seeds and numbers, stepped by `threads` of their own."""
         ...
 
 
 class Simulator(ABC):
-    """A backend: makes vector environments. A plug-in is made without arguments, or of its `Options`."""
+    """A backend that makes vector environments. A plug-in is constructed without arguments, or with its `Options`."""
 
     @abstractmethod
     def make(self, task: str, config: EnvConfig, num_envs: int, threads: int) -> VectorEnv:
-        """Make `num_envs` environments; `reset(seed)` starts them. What cannot be made is a ConfigError."""
+        """Make `num_envs` environments, which `reset(seed)` starts; raise a ConfigError if that is impossible."""
 
     def spec(self, task: str, config: EnvConfig) -> EnvSpec:
-        """Return spaces and time limit of a task; what cannot be learned from is refused here, before training."""
+        """Return a task's spaces and time limit; reject what cannot be learned from before training starts."""
         envs = self.make(task, config, 1, 1)
         try:
             return envs.spec
@@ -95,5 +94,5 @@ class Simulator(ABC):
             envs.close()
 
     def make_rendering(self, task: str, config: EnvConfig) -> Env[Any, Any]:
-        """Make one Gymnasium environment that renders pictures."""
+        """Make one Gymnasium environment that renders images."""
         raise ConfigError(f"{task} cannot be filmed: {type(self).__name__} renders no pictures")

@@ -57,7 +57,7 @@ def installed() -> bool:
 
 
 def available(task: str, kwargs: Mapping[str, Any]) -> bool:
-    """Whether EnvPool simulates this task with these arguments just as Gymnasium does."""
+    """Return whether EnvPool simulates this task with these arguments exactly as Gymnasium does."""
     if task not in TASKS or not installed():
         return False
     if not kwargs:
@@ -70,7 +70,7 @@ def available(task: str, kwargs: Mapping[str, Any]) -> bool:
 
 
 def env_spec(task: str, config: EnvConfig) -> EnvSpec:
-    """Spaces and time limit of a task; no environment is made."""
+    """Return a task's spaces and time limit without making an environment."""
     import envpool
 
     with _refusals_named(task, config.kwargs):
@@ -91,22 +91,22 @@ def _refusals_named(task: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
 
 
 def first_core(threads: int) -> int:
-    """The core that EnvPool pins its first thread to, the others to those that follow; -1 to leave them unpinned.
+    """Return the core to pin EnvPool's first thread to, with the others on the cores that follow; -1 pins none.
 
-    Threads that sleep between steps tend to wake up on one core together. Where they are as many as the cores that
-    this process may use, each gets a core of its own; where they are fewer, the others may be for other runs.
+    Threads that sleep between steps tend to wake up on the same core. If there are as many threads as cores that this
+    process may use, each gets its own core; if there are fewer, the spare cores may serve other runs.
     """
     cores = core_numbers()
     return cores[0] if cores == list(range(cores[0], cores[0] + threads)) else -1
 
 
 class EnvPoolEnvs:
-    """`num_envs` environments of one EnvPool behind Detent's VectorEnv."""
+    """`num_envs` EnvPool environments behind Detent's VectorEnv interface."""
 
     def __init__(self, task: str, num_envs: int, config: EnvConfig, num_threads: int = 0) -> None:
-        """`num_threads` 0 lets EnvPool choose."""
+        """Prepare the environments; `num_threads` 0 lets EnvPool choose."""
         self.num_envs = num_envs
-        # Those with these numbers, of so many whose seeds are drawn together.
+        # The numbers of these environments, and how many draw their seeds together.
         self._numbers, self._of = range(num_envs), num_envs
         self._task = task
         self._threads = min(num_threads, num_envs)
@@ -117,7 +117,7 @@ class EnvPoolEnvs:
         self._pool: Any = None
 
     def part(self, rows: slice, threads: int) -> EnvPoolEnvs:
-        """Some of these environments, seeded and numbered as they are here, and stepped by `threads` of their own."""
+        """Return the environments `rows`, with unchanged seeds and numbers, stepped by `threads` of their own."""
         part = copy.copy(self)
         part._numbers = self._numbers[rows]
         part.num_envs, part._threads, part._pool = len(part._numbers), min(threads, len(part._numbers)), None
@@ -128,7 +128,7 @@ class EnvPoolEnvs:
 
         arguments = {
             **self._kwargs,
-            # EnvPool calls a fall in the very last step a truncation; so the limit is kept here, where both show.
+            # EnvPool reports a fall in the very last step as a truncation; `step` applies the limit, keeping both.
             "max_episode_steps": _NEVER,
             # Contact forces in the -v4 observations, as Gymnasium computes them; EnvPool would leave them zero.
             "post_constraint": True,
@@ -139,7 +139,7 @@ class EnvPoolEnvs:
                 env_type="gymnasium",
                 num_envs=self.num_envs,
                 num_threads=self._threads,
-                # The threads of a part are where its process is.
+                # A part's threads stay on the cores of its process.
                 thread_affinity_offset=first_core(self._threads) if self.num_envs == self._of else -1,
                 seed=seeds,
                 **arguments,
@@ -147,7 +147,7 @@ class EnvPoolEnvs:
 
     def reset(self, seed: int) -> Observation:
         self.close()
-        # One seed per environment (31 bits); from a single one EnvPool makes seed + i, which run seeds would share.
+        # One 31-bit seed per environment; from a single seed EnvPool derives seed + i, which run seeds would share.
         seeds = np.random.SeedSequence(seed).generate_state(self._of) >> 1
         self._pool = self._make(seeds[list(self._numbers)].tolist())
         self._total_reward = np.zeros(self.num_envs)
@@ -191,7 +191,7 @@ class EnvPoolEnvs:
             self._pool = None
 
     def _in_order(self, values: NDArray[Any], info: dict[str, Any], dtype: type[np.generic]) -> NDArray[Any]:
-        """A copy of `values` with row i for environment i."""
+        """Return a copy of `values` with row i for environment i."""
         out = np.empty(values.shape, dtype)
         out[info["env_id"]] = values
         return out

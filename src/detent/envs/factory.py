@@ -25,7 +25,7 @@ SUCCESS = ("success", "is_success")
 
 
 class FactorySimulator(Simulator):
-    """Environments made by a callable."""
+    """Environments made by a Python callable."""
 
     def __init__(self, factory: EnvFactory) -> None:
         self._factory = factory
@@ -49,7 +49,7 @@ class FactorySimulator(Simulator):
             made.close()
 
     def _call(self, num_envs: int) -> Any:
-        """Call the factory; what it makes must be an environment."""
+        """Call the factory and check that it returns an environment."""
         try:
             arguments = {"num_envs": num_envs} if _takes_num_envs(self._factory) else {}
             made = self._factory(**arguments)
@@ -80,7 +80,7 @@ def _takes_num_envs(factory: EnvFactory) -> bool:
 
 
 class _SingleMaker:
-    """Makes one wrapped environment; can be sent to a worker process where the factory can."""
+    """Makes one wrapped environment; can be sent to a worker process if the factory can."""
 
     def __init__(self, factory: EnvFactory, wrappers: tuple[str, ...]) -> None:
         self._factory, self._wrappers = factory, wrappers
@@ -101,10 +101,10 @@ def _vector_spec(envs: Any, config: EnvConfig) -> EnvSpec:
 
 
 class VectorFactoryEnvs:
-    """A Gymnasium `VectorEnv` behind Detent's: the same stream of real transitions in all three autoreset modes."""
+    """A Gymnasium `VectorEnv` behind Detent's interface: the same real transitions in all three autoreset modes."""
 
     def __init__(self, make: Any, made: Any, config: EnvConfig, num_envs: int) -> None:
-        """`made` is the first that `make` gave, used for the first reset."""
+        """Adapt `made`, the first vector environment that `make` returned; the first reset uses it."""
         self.spec = _vector_spec(made, config)
         self.num_envs: int = made.num_envs
         if num_envs != self.num_envs and num_envs == config.num_envs:
@@ -162,7 +162,7 @@ class VectorFactoryEnvs:
                 for row in np.flatnonzero(ended):
                     final["state"][row] = torch.from_numpy(self.spec.observation.state(info["final_obs"][row]))
             else:
-                # Reset at once, also in NEXT_STEP mode, whose own reset would cost a dummy transition.
+                # Reset at once, even in NEXT_STEP mode, whose own reset would cost a dummy transition.
                 raw, _ = self._envs.reset(options={"reset_mask": ended})
                 state = self._tensors(raw)
             episodes = tuple(self._finish(int(row), at_end[row]) for row in np.flatnonzero(ended))
@@ -176,7 +176,7 @@ class VectorFactoryEnvs:
         )
 
     def _read_success(self, info: Mapping[str, Any], ended: NDArray[np.bool_], same_step: bool) -> NDArray[np.float64]:
-        """Note success where it is reported, and return that of this step; NaN where nothing is said."""
+        """Record success where it is reported; return this step's, with NaN where nothing is reported."""
         now = np.full(self.num_envs, np.nan)
         sources = [(info, ~ended if same_step else np.ones_like(ended))]
         if same_step and ended.any():
@@ -190,7 +190,7 @@ class VectorFactoryEnvs:
         return now
 
     def _finish(self, row: int, at_end: float) -> Episode:
-        """Return the statistics of the episode that ended in `row`, and start those of the next."""
+        """Return the statistics of the episode that ended in `row`, and reset them for the next one."""
         reported = not np.isnan(self._success[row])
         episode = Episode(
             env=row,
@@ -203,7 +203,7 @@ class VectorFactoryEnvs:
         return episode
 
     def _tensors(self, raw: Any) -> Observation:
-        """Copy: Gymnasium may fill the same array at every step."""
+        """Copy the observation, because Gymnasium may reuse its array at every step."""
         return {"state": torch.from_numpy(np.array(self.spec.observation.state(raw)))}
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Gymnasium environments, in this process or in workers of their own, whatever their autoreset mode."""
+"""Gymnasium environments in this process or in worker processes, whatever their autoreset mode."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from detent.spec import EnvSpec, Observation, ObservationSpec
 
 
 def find_task(task: str) -> Registration:
-    """What is registered under a task's name, `EnvId-v0` or `package.module:EnvId-v0`; unknown names are refused."""
+    """Return the registration of a task, `EnvId-v0` or `package.module:EnvId-v0`; reject unknown names."""
     module, colon, name = task.rpartition(":")
     if colon:
         try:
@@ -47,8 +47,8 @@ def find_task(task: str) -> Registration:
 def make_single(
     task: str | Registration, kwargs: Mapping[str, Any], render_mode: str | None = None
 ) -> gymnasium.Env[Any, Any]:
-    """One plain environment, as for video; what its constructor refuses becomes a sentence."""
-    # Made from its registration: asked by name, Gymnasium says of every -v4 task that it is out of date.
+    """Make one plain environment, as for video; constructor errors become a ConfigError."""
+    # Made from its registration: when asked by name, Gymnasium warns that every -v4 task is out of date.
     registration = find_task(task) if isinstance(task, str) else task
     arguments = dict(kwargs) if render_mode is None else {**kwargs, "render_mode": render_mode}
     try:
@@ -59,7 +59,7 @@ def make_single(
 
 
 def wrapped(env: gymnasium.Env[Any, Any], wrappers: Sequence[str]) -> gymnasium.Env[Any, Any]:
-    """Wrap an environment in the wrappers that import paths name, the first one innermost."""
+    """Wrap an environment in the wrappers that the import paths name, the first one innermost."""
     for path in wrappers:
         wrapper = import_path(path, "the wrapper")
         try:
@@ -73,7 +73,7 @@ def wrapped(env: gymnasium.Env[Any, Any], wrappers: Sequence[str]) -> gymnasium.
 
 @dataclass(frozen=True)
 class EnvMaker:
-    """Makes one environment of a registered task, also in a worker process, where its module is imported first."""
+    """Makes one environment of a registered task; in a worker process, imports the task's module first."""
 
     task: str
     kwargs: Mapping[str, Any]
@@ -84,7 +84,7 @@ class EnvMaker:
 
 
 def spec_of(env: gymnasium.Env[Any, Any], config: EnvConfig) -> EnvSpec:
-    """Return spaces and time limit of an environment."""
+    """Return the spaces and time limit of an environment."""
     return EnvSpec(
         observation_spec(env.observation_space),
         action_spec(env.action_space, config.action_low, config.action_high),
@@ -93,7 +93,7 @@ def spec_of(env: gymnasium.Env[Any, Any], config: EnvConfig) -> EnvSpec:
 
 
 def env_spec(make: Callable[[], gymnasium.Env[Any, Any]], config: EnvConfig) -> EnvSpec:
-    """Return spaces and time limit, learned from one environment made and closed again."""
+    """Return spaces and time limit, read from an environment that is made and closed again."""
     env = make()
     try:
         return spec_of(env, config)
@@ -102,10 +102,10 @@ def env_spec(make: Callable[[], gymnasium.Env[Any, Any]], config: EnvConfig) -> 
 
 
 class _AdaptedEnv(gymnasium.Wrapper[NDArray[np.float32], Any, Any, Any]):
-    """One environment in the row: its observation becomes a state vector, its errors name its index.
+    """One of several environments: its observation becomes a state vector, and its errors name its index.
 
-    Its info holds nothing but the finished `Episode` (vectorizing every step's info costs more than a small
-    simulator, cuts floats to the type another environment gave first, and fails on arrays of varying shape).
+    Its info holds only the finished `Episode` (vectorizing every step's info costs more than a small simulator, casts
+    floats to the type that another environment returned first, and fails on arrays of varying shape).
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], index: int, observation: ObservationSpec) -> None:
@@ -145,13 +145,13 @@ class _AdaptedEnv(gymnasium.Wrapper[NDArray[np.float32], Any, Any, Any]):
             for key, value in info.items()
             if isinstance(value, bool | int | float | np.number | np.bool_) and key not in ("success", "is_success")
         }
-        # Where success is reported only while it lasts, silence means none.
+        # Some environments report success only while it lasts, so no report means no success.
         at_end = None if self._success is None else now or 0.0
         episode = Episode(self._index, self._total_reward, self._length, self._success, scalars, at_end)
         return state, reward, bool(terminated), bool(truncated), {"episode": episode}
 
     def _state(self, raw: Any) -> NDArray[np.float32]:
-        # A copy: an environment may reuse its array, and the reset that follows would overwrite the final observation.
+        # Copy: an environment may reuse its array, and the next reset would overwrite the final observation.
         state = np.array(self._observation.state(raw))
         if state.shape != (self._observation.size,):
             raise ValueError(f"the observation has shape {state.shape}, its space says ({self._observation.size},)")
@@ -179,7 +179,7 @@ class _AdaptedMaker:
 
 @dataclass(frozen=True)
 class _WorkerMaker:
-    """Makes one environment in the worker process it is sent to."""
+    """Makes one environment in the worker process that receives it."""
 
     maker: _AdaptedMaker
 
@@ -188,7 +188,7 @@ class _WorkerMaker:
 
 
 class _WorkerEnv:
-    """An environment as a pool of workers wants it: the next episode begins in the step that ends one."""
+    """An environment with the interface of a worker pool: the step that ends an episode begins the next one."""
 
     def __init__(self, env: _AdaptedEnv) -> None:
         self._seat = env
@@ -208,7 +208,7 @@ class _WorkerEnv:
 
 
 class GymnasiumEnvs:
-    """`num_envs` Gymnasium environments behind Detent's VectorEnv."""
+    """`num_envs` Gymnasium environments behind Detent's VectorEnv interface."""
 
     def __init__(
         self,
@@ -218,8 +218,8 @@ class GymnasiumEnvs:
         autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
         make: Callable[[], gymnasium.Env[Any, Any]] | None = None,
     ) -> None:
-        """`autoreset_mode` is how environments in this process are reset; it changes nothing but speed: the same step
-        needs no second call where an episode ends. `make` makes one environment, by default that of `task`."""
+        """Prepare the environments. `autoreset_mode` sets how those in this process are reset and affects only speed:
+        SAME_STEP needs no second call when an episode ends. `make` makes one environment, by default of `task`."""
         make = make or EnvMaker(task, config.kwargs, config.wrappers)
         self.spec = env_spec(make, config)
         self.num_envs = num_envs
@@ -244,7 +244,7 @@ class GymnasiumEnvs:
     def step(self, action: Tensor) -> Step:
         if self._envs is None:
             raise RuntimeError("reset(seed) makes the environments; call it before step()")
-        # Clipped in float64: a float32 bound may lie a rounding error outside a float64 Box.
+        # Clip in float64: a float32 bound may lie a rounding error outside a float64 Box.
         clipped = np.clip(action.detach().cpu().numpy().astype(np.float64), self._low, self._high)
         if isinstance(self._envs, WorkerPool):
             return self._envs.step(clipped)
@@ -261,7 +261,7 @@ class GymnasiumEnvs:
                 final_state[rows] = np.stack([info["final_obs"][i] for i in rows])
                 finished = info["final_info"]["episode"]
             else:
-                # Reset at once, also in NEXT_STEP mode, whose own reset would cost a dummy transition.
+                # Reset at once, even in NEXT_STEP mode, whose own reset would cost a dummy transition.
                 final_state = np.array(state)
                 finished = info["episode"]
                 state, _ = self._envs.reset(options={"reset_mask": ended})
@@ -283,12 +283,12 @@ class GymnasiumEnvs:
 
 
 def _tensors(state: Any) -> Observation:
-    """A copy: Gymnasium fills the same array at every step."""
+    """Copy the state, because Gymnasium reuses its array at every step."""
     return {"state": torch.from_numpy(np.array(state, dtype=np.float32))}
 
 
 class GymnasiumSimulator(Simulator):
-    """Gymnasium environments, in this process or in workers of their own."""
+    """Gymnasium environments in this process or in worker processes."""
 
     def make(self, task: str, config: EnvConfig, num_envs: int, threads: int) -> VectorEnv:
         return GymnasiumEnvs(task, num_envs, config)

@@ -1,6 +1,6 @@
-"""ManiSkill 3: manipulation tasks on SAPIEN, one per process on the CPU, or thousands at once on a GPU.
+"""ManiSkill 3: manipulation tasks on SAPIEN, in worker processes on the CPU or thousands at once on a GPU.
 
-This is the only file that imports mani_skill, and only when a task of it is asked for.
+This is the only file that imports mani_skill, and only when one of its tasks is used.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from detent.errors import ConfigError, nearest
 from detent.spec import EnvSpec, Observation, ObservationSpec
 
 DEFAULTS: dict[str, Any] = {"control_mode": "pd_joint_delta_pos", "reward_mode": "normalized_dense"}
-"""Constructor arguments of the paper's runs; `env.kwargs` go before them."""
+"""Constructor arguments of the paper's runs; `env.kwargs` override them."""
 
 ENHANCED_DETERMINISM = {"scene_config": {"enable_enhanced_determinism": True}}
-"""Environments of one simulation do not influence each other; `sim_config` in `env.kwargs` goes before it."""
+"""Keeps environments of one simulation from influencing each other; `sim_config` in `env.kwargs` overrides it."""
 
 DRIVER = (
     "SAPIEN needs a Vulkan driver, also for state observations: on Debian or Ubuntu the package mesa-vulkan-drivers "
@@ -56,16 +56,16 @@ def require_installed() -> None:
 def make_base(
     task: str, config: EnvConfig, num_envs: int = 1, backend: str = "physx_cpu", render_mode: str | None = None
 ) -> Any:
-    """ManiSkill's own environment without Gymnasium's wrappers, its observations as a state vector or a Dict of `rgb`
-    and `state`; what cannot be made is refused in a sentence, never by a question on the terminal."""
+    """Make ManiSkill's own environment without Gymnasium's wrappers, its observations a state vector or a Dict of `rgb`
+    and `state`; raise a ConfigError on failure, and never prompt on the terminal."""
     require_installed()
-    # Registers the tasks.
+    # The import registers the tasks.
     importlib.import_module("mani_skill.envs")
     from mani_skill import logger
     from mani_skill.utils.registration import REGISTERED_ENVS
     from mani_skill.utils.wrappers.flatten import FlattenRGBDObservationWrapper
 
-    # It warns of every robot's default pose and of every machine without a GPU.
+    # ManiSkill warns about every robot's default pose and on every machine without a GPU.
     logger.setLevel(logging.ERROR)
     if task not in REGISTERED_ENVS:
         raise ConfigError(f"ManiSkill knows no task '{task}'; {nearest(task, REGISTERED_ENVS)}")
@@ -98,14 +98,14 @@ def _why_not_made(task: str, kwargs: Mapping[str, Any], error: BaseException) ->
 
 
 def _require_assets(task: str) -> None:
-    """Refuse what ManiSkill would ask a question about: meshes that were not downloaded yet."""
+    """Reject a task whose meshes were not downloaded yet; ManiSkill would prompt for the download."""
     from mani_skill.utils import assets
 
     needed = assets.expand_data_group_into_individual_data_source_ids(task)
     for name in sorted(needed):
         source = assets.DATA_SOURCES[name]
         folder = source.output_dir / source.target_path
-        # A download that failed leaves an empty folder, which ManiSkill takes for the assets.
+        # A failed download leaves an empty folder, which ManiSkill mistakes for the assets.
         if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
             raise ConfigError(
                 f"{task} needs the assets '{name}', which are not in {folder}; download them with: "
@@ -134,7 +134,7 @@ def _spec_of(env: Any, task: str, config: EnvConfig) -> EnvSpec:
 
 
 def env_spec(task: str, config: EnvConfig) -> EnvSpec:
-    """Spaces and time limit of a task, learned from one environment in a process of its own, which may crash."""
+    """Return a task's spaces and time limit, read from an environment in a separate process, which may crash."""
     require_installed()
     settings = {name: getattr(config, name) for name in ("obs", "kwargs", "action_low", "action_high")}
     return _probe(task, json.dumps(settings, sort_keys=True))
@@ -165,7 +165,7 @@ def _spec_here(task: str, config: EnvConfig) -> EnvSpec:
 
 @dataclass(frozen=True)
 class _WorkerEnvMaker:
-    """Makes one env in the worker process it is sent to."""
+    """Makes one environment in the worker process that receives it."""
 
     task: str
     config: EnvConfig
@@ -177,7 +177,7 @@ class _WorkerEnvMaker:
 
 
 class _WorkerEnv:
-    """One environment simulated on the CPU. Every episode has a seed of its own, drawn from that of the last reset."""
+    """One environment simulated on the CPU; every episode has its own seed, drawn from the last reset's seed."""
 
     def __init__(self, maker: _WorkerEnvMaker) -> None:
         self._maker = maker
@@ -186,7 +186,7 @@ class _WorkerEnv:
 
     def reset(self, seed: int) -> Arrays:
         self._seeds = np.random.default_rng(seed)
-        # The scene is built anew: what PhysX remembers of contacts must not reach past a checkpoint.
+        # Rebuild the scene: PhysX's memory of contacts must not carry over past a checkpoint.
         options = {} if self._fresh else {"reconfigure": True}
         self._fresh = False
         return self._begin(options)
@@ -226,13 +226,13 @@ class _WorkerEnv:
 
 
 def _arrays(raw: Any) -> Arrays:
-    """ManiSkill's batch of one observation without the batch."""
+    """Remove the batch dimension from ManiSkill's batch of one observation."""
     tensors = raw if isinstance(raw, Mapping) else {"state": raw}
     return {key: value[0].numpy() for key, value in tensors.items()}
 
 
 class ManiSkillPool:
-    """`num_envs` environments on the CPU, in `workers` processes of one thread each."""
+    """`num_envs` environments on the CPU, in `workers` single-threaded processes."""
 
     def __init__(self, task: str, num_envs: int, config: EnvConfig, workers: int) -> None:
         self.spec = env_spec(task, config)
@@ -259,7 +259,7 @@ class ManiSkillPool:
 
 
 def make_single(task: str, config: EnvConfig) -> gymnasium.Env[Any, Any]:
-    """One environment with Gymnasium's interface and ManiSkill's own camera; it plays to the time limit."""
+    """Make one environment with Gymnasium's interface and ManiSkill's own camera; it runs to the time limit."""
     env = make_base(task, config, render_mode="rgb_array")
     from mani_skill.utils.registration import TimeLimitWrapper
     from mani_skill.utils.wrappers.gymnasium import CPUGymWrapper
@@ -271,7 +271,7 @@ def make_single(task: str, config: EnvConfig) -> gymnasium.Env[Any, Any]:
 
 
 class RandomStream:
-    """torch's global random numbers, kept apart for one user of them; nobody else's numbers change."""
+    """A private stream of torch's global random numbers; all other users' numbers stay unchanged."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = [device] if device.type == "cuda" else []
@@ -301,10 +301,10 @@ class RandomStream:
 
 
 class ManiSkillBatch:
-    """`num_envs` environments in one simulation, on a GPU; tensors stay where the simulator has them.
+    """`num_envs` environments in one simulation on a GPU; tensors stay on the simulator's device.
 
-    Written on ManiSkill's own vector environment, which resets in the step that ends an episode. With one environment
-    it also runs on the CPU, which is how it is tested.
+    Built on ManiSkill's own vector environment, which resets in the step that ends an episode. With one environment it
+    also runs on the CPU, which is how it is tested.
     """
 
     def __init__(self, task: str, num_envs: int, config: EnvConfig, backend: str = "physx_cuda") -> None:
@@ -322,7 +322,7 @@ class ManiSkillBatch:
             record_metrics=True,
         )
         self._device: torch.device = self._envs.device
-        # Episodes after the first are drawn from torch's global numbers: evaluation must not disturb training there.
+        # Episodes after the first draw from torch's global generator, where evaluation must not disturb training.
         self._stream = RandomStream(self._device)
         self._low = torch.tensor(self.spec.action.low, device=self._device)
         self._high = torch.tensor(self.spec.action.high, device=self._device)
@@ -350,7 +350,7 @@ class ManiSkillBatch:
 
 
 def _finished(info: Mapping[str, Any], ended: Tensor) -> tuple[Episode, ...]:
-    """Statistics of the episodes that ended, brought to the host in one copy."""
+    """Return the statistics of the episodes that ended, copied to the host in one transfer."""
     rows = ended.nonzero().flatten()
     measured = info["episode"]
     columns = [rows, measured["return"][rows], measured["episode_len"][rows]]

@@ -1,4 +1,4 @@
-"""Two tiny environments whose right answers are known: `Scripted-v0` and `Target-v0` of this module."""
+"""Two tiny environments with known solutions: `Scripted-v0` and `Target-v0` of this module."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ EPISODES: tuple[tuple[tuple[float, ...], bool, bool], ...] = (
     ((10.0, 20.0), False, True),
     ((100.0,), True, True),
 )
-"""Rewards, and the `terminated` and `truncated` that end the episode: each alone, then both at once."""
+"""Rewards of each episode, and the `terminated` and `truncated` that end it: each alone, then both at once."""
 
 
 class ScriptedEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
-    """Plays EPISODES in a circle, whatever the action; a seed says where to begin.
+    """Cycles through EPISODES, whatever the action; a seed selects the first.
 
     The observation is (episode, step in it), always in the same array, which a careless adapter would keep.
     """
@@ -42,16 +42,16 @@ class ScriptedEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         t = int(self._array[1])
         self._array[1] = t + 1
         last = t + 1 == len(rewards)
-        # Success is reported while it lasts, here in the first step; arrays of varying length belong to real infos too.
+        # Success is reported only while it lasts (in the first step); real infos also hold arrays of varying length.
         info = {"is_success": self._episode == 1 and t == 0, "t": t, "note": "text", "contacts": np.zeros(t)}
         return self._array, rewards[t], last and terminated, last and truncated, info
 
 
 class TargetEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
-    """Hit a target that is a linear function of the observation; a fresh one in every step, best return 0.
+    """Hit a target that is a linear function of the observation, a new one at every step; the best return is 0.
 
-    Target i lies in the middle of the range of action dimension i plus 0.4 ranges times observation i; the reward
-    is minus the squared distance, each dimension measured in its own range.
+    Target i lies in the middle of the range of action dimension i plus 0.4 ranges times observation i; the reward is
+    minus the squared distance, with each dimension measured in its own range.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""From Gymnasium spaces to specs: vector observations, bounded actions, and refusals in plain words."""
+"""Conversion of Gymnasium spaces to specs: vector observations, bounded actions, and readable errors for the rest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from detent.spec import ActionSpec, ObservationSpec
 
 
 def observation_spec(space: spaces.Space[Any]) -> ObservationSpec:
-    """Vectors, and Dicts made of vectors; anything else is refused."""
+    """Return the spec of a vector or of a Dict of vectors; reject anything else."""
     if isinstance(space, spaces.Dict):
         for key, part in space.spaces.items():
             _require_vector(part, f"entry '{key}' of the observation")
@@ -40,7 +40,7 @@ def _length(space: spaces.Space[Any]) -> int:
 
 
 def action_spec(space: spaces.Space[Any], low: Sequence[float] = (), high: Sequence[float] = ()) -> ActionSpec:
-    """Bounds of a Box; `low` and `high` (one number, or one per dimension) narrow it or bound what is unbounded."""
+    """Return the bounds of a Box; `low` and `high` (one number, or one per dimension) narrow or supply them."""
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
         raise ConfigError(
             f"the action space is {_describe(space)}; Detent acts in continuous spaces (a one-dimensional Box)"
@@ -79,7 +79,7 @@ def _given(values: Sequence[float], size: int, flag: str, default: NDArray[np.fl
     if len(values) not in (1, size):
         raise ConfigError(f"--{flag} has {len(values)} numbers; the action has {size} dimensions (give 1 or {size})")
     given = np.broadcast_to(np.asarray(values, dtype=np.float64), (size,))
-    # A float32 Box says 0.69999999 where its author and the user both wrote 0.7.
+    # A float32 Box holds 0.69999999 where its author and the user both wrote 0.7.
     return np.where(np.isclose(given, default, rtol=1e-6, atol=0.0), default, given)
 
 

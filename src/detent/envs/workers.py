@@ -1,4 +1,4 @@
-"""Environments in worker processes: each worker steps a few of them in turn, and numbers cross in shared memory."""
+"""Environments in worker processes: each worker steps several in turn, and data crosses in shared memory."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Arrays: TypeAlias = "Mapping[str, NDArray[Any]]"
 
 
 class WorkerEnv(Protocol):
-    """One environment of a row; the next episode begins in the step that ends one."""
+    """One environment of a worker; the step that ends an episode begins the next one."""
 
     def reset(self, seed: int) -> Arrays:
-        """Make the environment anew from `seed`; the first observation."""
+        """Rebuild the environment from `seed`; return the first observation."""
         ...
 
     def step(self, action: NDArray[np.float64]) -> SingleStep: ...
@@ -39,7 +39,7 @@ class WorkerEnv(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SingleStep:
-    """One transition of one environment; the fields are those of `Step`."""
+    """One transition of one environment, with the fields of `Step`."""
 
     observation: Arrays
     reward: float
@@ -50,8 +50,8 @@ class SingleStep:
 
 
 def process_context(preload: Sequence[str]) -> ForkServerContext | SpawnContext:
-    """How workers are started: forked ones would inherit torch's threads in an unusable state; the fork server starts
-    without them and imports `preload` once for all its children."""
+    """Return the context that starts workers: forked ones would inherit torch's threads in an unusable state; the fork
+    server starts without them and imports `preload` once for all its children."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -60,11 +60,11 @@ def process_context(preload: Sequence[str]) -> ForkServerContext | SpawnContext:
 
 
 class ProcessDiedError(RuntimeError):
-    """A process ended without an answer; the text says how."""
+    """A process ended without an answer; the message says how."""
 
 
 def call_in_process(function: Callable[..., Result], arguments: Sequence[Any], preload: Sequence[str]) -> Result:
-    """What `function(*arguments)` returns in a process of its own, or the ConfigError it raises there."""
+    """Return the result of `function(*arguments)` in a separate process, or raise the ConfigError it raises there."""
     context = process_context(preload)
     ours, theirs = context.Pipe()
     process = context.Process(target=_answer, args=(theirs, function, arguments), daemon=True)
@@ -91,7 +91,7 @@ def _answer(connection: Connection, function: Callable[..., Any], arguments: Seq
 
 @dataclass(frozen=True)
 class _Field:
-    """A row per environment in the shared block."""
+    """An array in the shared block, with one row per environment."""
 
     offset: int
     shape: tuple[int, ...]
@@ -103,7 +103,7 @@ class _Field:
 
 
 def _lay_out(spec: EnvSpec, num_envs: int) -> tuple[dict[str, _Field], int]:
-    """The fields of the shared block and its size in bytes."""
+    """Return the fields of the shared block and its size in bytes."""
     shapes: dict[str, tuple[tuple[int, ...], str]] = {
         "action": ((spec.action.size,), "float64"),
         "reward": ((), "float32"),
@@ -117,7 +117,7 @@ def _lay_out(spec: EnvSpec, num_envs: int) -> tuple[dict[str, _Field], int]:
         field = _Field(offset, (num_envs, *shape), dtype)
         fields[name] = field
         size = int(np.prod(field.shape)) * np.dtype(dtype).itemsize
-        # Every field begins on a cache line of its own.
+        # Each field starts on its own cache line.
         offset += -(-size // 64) * 64
     return fields, offset
 
@@ -130,12 +130,12 @@ def _write(views: Mapping[str, NDArray[Any]], prefix: str, row: int, observation
 def _serve(
     connection: Connection, makers: Mapping[int, Callable[[], WorkerEnv]], fields: Mapping[str, _Field], block: Any
 ) -> None:
-    """A worker's life: make its envs, then do what it is told until told to stop or the other side is gone."""
+    """Run a worker: make its environments, then obey commands until it is closed or the parent process is gone."""
     # Ctrl-C reaches the whole process group; the trainer decides when its workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     views = {name: field.view(block) for name, field in fields.items()}
-    # Nobody differentiates through a simulator; without autograd's bookkeeping one that is made of tensors is faster.
+    # Simulators need no gradients, and those that use tensors run faster without autograd's bookkeeping.
     with torch.inference_mode():
         envs: dict[int, WorkerEnv] = {}
         while True:
@@ -160,7 +160,7 @@ def _serve(
 
 
 def _step(envs: Mapping[int, WorkerEnv], views: Mapping[str, NDArray[Any]]) -> Iterator[Episode]:
-    """Step every env of a worker; the episodes that ended."""
+    """Step every environment of a worker; yield the episodes that ended."""
     for row, env in envs.items():
         step = env.step(views["action"][row])
         _write(views, "observation", row, step.observation)
@@ -174,9 +174,9 @@ def _step(envs: Mapping[int, WorkerEnv], views: Mapping[str, NDArray[Any]]) -> I
 
 
 class WorkerPool:
-    """`len(makers)` envs, spread evenly over `workers` processes.
+    """`len(makers)` environments, spread evenly over `workers` processes.
 
-    What a env computes does not depend on the worker it sits in, so the number of workers changes only the speed.
+    What an environment computes does not depend on its worker, so the number of workers affects only speed.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class WorkerPool:
             self._processes.append(process)
 
     def reset(self, seeds: Sequence[int]) -> Observation:
-        """Make every environment anew from its seed."""
+        """Rebuild every environment from its seed."""
         self._ask("reset", list(seeds))
         return self._observation("observation")
 
@@ -221,11 +221,11 @@ class WorkerPool:
         )
 
     def _observation(self, prefix: str) -> Observation:
-        """A copy: the next step fills the same memory."""
+        """Copy an observation, because the next step fills the same memory."""
         return {key: torch.from_numpy(self._views[f"{prefix}/{key}"].copy()) for key in self._keys}
 
     def _ask(self, command: str, argument: Any) -> list[Episode]:
-        """Let all workers do something at once; the episodes that ended, in the order of environments."""
+        """Send a command to all workers at once; return the episodes that ended, in the order of environments."""
         with self._deaths_named():
             for connection in self._connections:
                 connection.send((command, argument))
@@ -255,7 +255,7 @@ class WorkerPool:
 
     @contextmanager
     def _deaths_named(self) -> Iterator[None]:
-        """A sentence instead of an EOFError or a broken pipe."""
+        """Raise a readable error about a dead worker instead of an EOFError or a broken pipe."""
         try:
             yield
         except (EOFError, OSError):
@@ -276,7 +276,7 @@ class WorkerPool:
 
 
 def how_it_ended(code: int) -> str:
-    """A process's exit code in words."""
+    """Describe a process's exit code."""
     if code >= 0:
         return f"ended with exit code {code}"
     how = f"was killed by signal {-code}"

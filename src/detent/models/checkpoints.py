@@ -1,4 +1,4 @@
-"""Reading checkpoints: checked by hash, a damaged one refused by name; nothing in them can run code."""
+"""Reading checkpoints: verified by hash, damaged ones rejected by name; nothing in them can run code."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from detent.config import Config
 from detent.config.io import read_run_config
 from detent.config.presets import BASELINES
 from detent.errors import ConfigError, RunError
-from detent.models.policy import Policy, model_plugins
+from detent.models.parts import model_plugins
+from detent.models.policy import Policy
 from detent.registry import allow_imports
 from detent.spec import ActionSpec, EnvSpec, ObservationSpec
 
 Kind = Literal["scheduled", "final", "best"]
-"""`scheduled`: environments are rebuilt here in every run, so resuming is exact; `final`: saved where the run
+"""`scheduled`: saved where every run rebuilds its environments, so resuming is exact; `final`: saved where the run
 ended or was stopped; `best`: saved only because its evaluation was the best so far."""
 
 
 Score = tuple[float, float]
-"""What policies are ranked by: success rate (0 where none was ever reported), then return."""
+"""What policies are ranked by: success rate (0 if never reported), then return."""
 
 
 class DamagedCheckpointError(RunError):
-    """A checkpoint whose files are missing, torn or changed."""
+    """A checkpoint whose files are missing, truncated or modified."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What `state.json` holds beside the hashes."""
+    """Contents of `state.json`, except the hashes."""
 
     step: int
     iteration: int
@@ -52,12 +53,12 @@ def directory(run: Path, step: int) -> Path:
 
 
 def steps(run: Path) -> list[int]:
-    """Steps of all checkpoints, ascending."""
+    """Return the steps of all checkpoints, ascending."""
     return sorted(int(path.name) for path in (run / "checkpoints").glob("*") if path.name.isdigit())
 
 
 def read_state(path: Path) -> State:
-    """The verified `state.json` of a checkpoint; a damaged one is refused by name."""
+    """Read and verify the `state.json` of a checkpoint; a damaged checkpoint raises an error that names it."""
     try:
         content = json.loads((path / "state.json").read_text())
         hashes = content.pop("hashes")
@@ -90,12 +91,12 @@ def load_tensors(path: Path, name: Literal["policy", "trainer"], device: str = "
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with `prefix`, by the rest of their names."""
+    """Return the tensors whose names begin with `prefix`, with the prefix removed."""
     return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
 
 
 def read_all(run: Path) -> tuple[list[State], dict[int, str]]:
-    """The intact checkpoints, ascending, and what is wrong with the others, newest first."""
+    """Read the intact checkpoints, ascending, and the errors of the damaged ones by step, newest first."""
     states: list[State] = []
     damaged: dict[int, str] = {}
     for step in reversed(steps(run)):
@@ -107,7 +108,7 @@ def read_all(run: Path) -> tuple[list[State], dict[int, str]]:
 
 
 def locate(run: Path, which: str) -> Path:
-    """The directory of checkpoint `best`, `latest` or a step number; a damaged one is passed over for those before."""
+    """Return the directory of checkpoint `best`, `latest` (which both skip damaged ones) or a step number."""
     available = steps(run)
     if not available:
         raise ConfigError(f"{run} has no checkpoint yet")
@@ -130,7 +131,7 @@ def locate(run: Path, which: str) -> Path:
 def load_policy(
     run: Path | str, checkpoint: str | int = "best", device: str = "cpu", trust: bool = False
 ) -> tuple[Policy, State, Config]:
-    """Return the policy of a run as it was saved, ready to act, with the state and configuration it belongs to."""
+    """Load the policy of a run as it was saved, ready to act; also return its checkpoint's state and configuration."""
     run = Path(run)
     config = read_run_config(run)
     if config.algo in BASELINES:
@@ -147,7 +148,7 @@ def load_policy(
 
 
 def load(run: Path | str, checkpoint: str | int = "best", device: str = "cpu", *, trust: bool = False) -> Policy:
-    """Return the policy of a run: `action = load(run)(observation)`.
+    """Load the policy of a run: `action = load(run)(observation)`.
 
     `checkpoint` is `best`, `latest` or a step number. A run that names plug-ins by import path is loaded only with
     `trust`, because importing them runs their code.

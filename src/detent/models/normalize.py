@@ -1,4 +1,4 @@
-"""Running statistics: of observations, part of the policy; of returns, part of the trainer."""
+"""Running statistics of observations (part of the policy) and of returns (part of the trainer)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RunningMoments(nn.Module):
 
 
 class ObservationNormalizer(RunningMoments):
-    """Shifts and scales state vectors to mean 0 and variance 1, then clips; the statistics change only by `merge`."""
+    """Shifts and scales state vectors to mean 0 and variance 1, then clips; only `merge` changes the statistics."""
 
     shift: Tensor
     scale: Tensor
@@ -42,7 +42,7 @@ class ObservationNormalizer(RunningMoments):
     def __init__(self, size: int, clip: float) -> None:
         super().__init__(size)
         self.clip = clip
-        # What the hot loop uses, in float32.
+        # Float32 copies for the hot loop.
         self.register_buffer("shift", torch.zeros(size))
         self.register_buffer("scale", torch.ones(size))
 
@@ -58,7 +58,7 @@ class ObservationNormalizer(RunningMoments):
 class RewardScaler(nn.Module):
     """Divides rewards by the standard deviation of the discounted return, estimated over all environments.
 
-    The statistics are updated from a whole rollout, which is then scaled with the result.
+    The statistics are updated with a whole rollout, whose rewards are then scaled with the result.
     """
 
     running: Tensor
@@ -70,16 +70,16 @@ class RewardScaler(nn.Module):
         self.register_buffer("running", torch.zeros(num_envs, dtype=torch.float64))
 
     def forget_episodes(self) -> None:
-        """Start the discounted returns anew, after environments were rebuilt."""
+        """Reset the discounted returns after the environments were rebuilt."""
         self.running.zero_()
 
     def forward(self, reward: Tensor, ended: Tensor) -> Tensor:
-        """Scaled rewards `[T, N]`, after `update`; `ended` `[T, N]` marks the last step of an episode."""
+        """Update the statistics and return scaled rewards `[T, N]`; `ended` `[T, N]` marks the ends of episodes."""
         self.update(reward, ended)
         return self.scale(reward)
 
     def update(self, reward: Tensor, ended: Tensor) -> None:
-        """Merge the discounted returns of a rollout."""
+        """Merge the discounted returns of a rollout into the statistics."""
         returns = torch.empty(reward.shape, dtype=torch.float64, device=reward.device)
         going_on = (~ended).double()
         for t, step_reward in enumerate(reward.double()):
@@ -88,6 +88,6 @@ class RewardScaler(nn.Module):
         self.moments.merge(returns.reshape(-1, 1))
 
     def scale(self, reward: Tensor) -> Tensor:
-        """Rewards scaled with the statistics as they are."""
+        """Scale rewards with the current statistics."""
         scale = (self.moments.var + _EPSILON).rsqrt().to(reward.dtype)
         return (reward * scale).clamp(-self.clip, self.clip)

@@ -1,4 +1,4 @@
-"""The policy: everything needed to act on raw observations, and the critic that was trained with it."""
+"""The policy: everything needed to act on raw observations, and the critic trained with it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,13 @@ import torch
 from torch import Generator, Tensor, nn
 
 from detent.config import Config
-from detent.models.critics import CRITICS, make_critic_head
-from detent.models.heads import HEADS, make_head
-from detent.models.networks import ENCODERS, TRUNKS, make_encoder, make_trunk
+from detent.models.critics import make_critic_head
+from detent.models.heads import make_head
+from detent.models.networks import make_encoder, make_trunk
 from detent.models.networks.trunks import linear
 from detent.models.normalize import ObservationNormalizer
-from detent.registry import Reference
 from detent.seeding import derive_seed
 from detent.spec import EnvSpec, Observation
-
-
-def model_plugins(config: Config) -> list[Reference]:
-    """Return what the policy of a configuration is made of, by the names it gives them."""
-    return [
-        Reference(HEADS, config.head.kind, "head.kind", config.head.options, "head.options"),
-        Reference(TRUNKS, config.actor.kind, "actor.kind", config.actor.options, "actor.options"),
-        Reference(TRUNKS, config.critic.kind, "critic.kind", config.critic.options, "critic.options"),
-        Reference(CRITICS, config.critic.head, "critic.head", config.critic.head_options, "critic.head_options"),
-        Reference(ENCODERS, config.encoder.kind, "encoder.kind", config.encoder.options, "encoder.options"),
-    ]
 
 
 class Policy(nn.Module):
@@ -53,7 +41,7 @@ class Policy(nn.Module):
             self.actor = nn.Sequential(
                 trunk, linear(trunk.num_features, self.head.num_outputs, gain=self.head.output_gain)
             )
-            # A stream of its own, so that the critic starts the same whatever the actor drew before it.
+            # A separate stream, so that the critic's initial weights do not depend on what the actor drew.
             torch.manual_seed(derive_seed(config.seed, "init-critic"))
             critic_head = make_critic_head(config.critic)
             critic_trunk = make_trunk(encoder.num_features, config.critic, "critic")
@@ -61,7 +49,7 @@ class Policy(nn.Module):
                 critic_trunk, linear(critic_trunk.num_features, critic_head.num_outputs, gain=critic_head.output_gain)
             )
             self.critic_head = critic_head
-            # Registered last: the first parameters are the actor's own.
+            # Registered last, so that the actor's own parameters come first.
             self.encoder = encoder
 
     @property
@@ -70,11 +58,11 @@ class Policy(nn.Module):
 
     @property
     def num_actor_parameters(self) -> int:
-        """How many of the first numbers in `parameters()` are the actor's own: those of head and actor network."""
+        """Return how many of the leading numbers in `parameters()` belong to the actor: its head and network."""
         return sum(p.numel() for module in (self.head, self.actor) for p in module.parameters())
 
     def normalize(self, observation: Observation) -> Observation:
-        """Raw observations as the networks take them."""
+        """Normalize raw observations for the networks."""
         if not self.normalizing:
             return observation
         return {**observation, "state": self.normalizer(observation["state"])}
@@ -86,7 +74,7 @@ class Policy(nn.Module):
 
     @property
     def shares_encoder(self) -> bool:
-        """Whether the encoder has parameters, which actor and critic then share."""
+        """Return whether the encoder has parameters, which actor and critic then share."""
         return next(self.encoder.parameters(), None) is not None
 
     def encode(self, normalized: Observation) -> Observation:
@@ -94,22 +82,22 @@ class Policy(nn.Module):
         return {"features": self.features(normalized)}
 
     def features(self, normalized: Observation) -> Tensor:
-        """Return what actor and critic take, of normalized, maybe encoded, observations."""
+        """Return the input of actor and critic for normalized, possibly encoded, observations."""
         features: Tensor = normalized["features"] if "features" in normalized else self.encoder(normalized)
         return features
 
     def params(self, normalized: Observation) -> Tensor:
-        """Return action-distribution parameters `[B, m, P]` of normalized, maybe encoded, observations."""
+        """Return action-distribution parameters `[B, m, P]` for normalized, possibly encoded, observations."""
         params: Tensor = self.head(self.actor(self.features(normalized)))
         return params
 
     def critic_outputs(self, normalized: Observation) -> Tensor:
-        """Return what the critic's network gives `[B, num_outputs]`, of normalized, maybe encoded, observations."""
+        """Return the critic network's outputs `[B, num_outputs]` for normalized, possibly encoded, observations."""
         outputs: Tensor = self.critic(self.features(normalized))
         return outputs
 
     def value(self, normalized: Observation) -> Tensor:
-        """Return state values `[B]` of normalized, maybe encoded, observations."""
+        """Return state values `[B]` for normalized, possibly encoded, observations."""
         return self.critic_head.value(self.critic_outputs(normalized))
 
     @torch.no_grad()
@@ -121,11 +109,11 @@ class Policy(nn.Module):
 
     @torch.no_grad()
     def forward(self, observation: Any, deterministic: bool = True, generator: Generator | None = None) -> Any:
-        """The action for a raw observation, single or batched, as the environment gives it.
+        """Return the action for a raw observation, single or batched, as the environment returns it.
 
         Takes what the environment's observation space describes (a vector, or a Dict of vectors; a Dict of `rgb` and
-        `state` where there are images) as NumPy arrays, and gives a NumPy array; or the same as tensors, and gives a
-        tensor. The most probable action, or a sampled one.
+        `state` if there are images) as NumPy arrays and returns a NumPy array, or takes tensors and returns a tensor.
+        The action is the most probable one if `deterministic`, else sampled.
         """
         tensors = self._tensors(observation)
         for key, (shape, _) in self.spec.observation.parts.items():
@@ -143,7 +131,7 @@ class Policy(nn.Module):
         return action if as_tensor else action.numpy(force=True)
 
     def _tensors(self, observation: Any) -> Observation:
-        """An observation by the policy's keys, on its device."""
+        """Return an observation as tensors by the policy's keys, on its device."""
         spec = self.spec.observation
         if isinstance(observation, Tensor):
             parts: Mapping[str, Any] = {"state": observation}
@@ -151,7 +139,7 @@ class Policy(nn.Module):
             parts = {key: observation[key] for key in spec.parts if key in observation}
         else:
             parts = {"state": spec.state(observation)}
-        # Copies of arrays: torch refuses negative strides and warns of read-only ones.
+        # Copy arrays: torch rejects negative strides and warns about read-only memory.
         tensors = {
             key: value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
             for key, value in parts.items()

@@ -1,1 +1,1 @@
-"""What is about the RN-D paper alone: its scores, its runtime table, its proposition."""
+"""Everything specific to the RN-D paper: its scores, its runtime table, its proposition."""

@@ -22,20 +22,20 @@ from detent.spec import ActionSpec
 
 @dataclass(frozen=True)
 class Actor:
-    """A head in the one state there is; sums over `choices` `[S, m]` with `weights` `[S, m]` are expectations."""
+    """A head in a single state; sums over `choices` `[S, m]` with `weights` `[S, m]` are expectations."""
 
     head: Head
     outputs: Tensor
-    """`[n]`, the network's: the logits of all dimensions, or the means."""
+    """Network outputs `[n]`: the logits of all dimensions, or the means."""
     total_return: float
     second_moment: float
-    """E|g|^2 by the proposition."""
+    """E|g|^2 according to the proposition."""
     choices: Tensor
     weights: Tensor
 
 
 def categorical_actor(logits: Tensor, total_return: float = 1.0) -> Actor:
-    """From logits `[m, K]`; its expectations are sums over the bins."""
+    """Make an actor from logits `[m, K]`; its expectations are sums over the bins."""
     dimensions, bins = logits.shape
     head = _make_head(dimensions, HeadConfig(kind="categorical", bins=bins))
     choices = torch.arange(bins)[:, None].expand(bins, dimensions)
@@ -44,7 +44,7 @@ def categorical_actor(logits: Tensor, total_return: float = 1.0) -> Actor:
 
 
 def gaussian_actor(sigma: Tensor, total_return: float = 1.0) -> Actor:
-    """From standard deviations `[m]`, with means 0.
+    """Make an actor from standard deviations `[m]`, with means 0.
 
     Its expectations are Gauss-Hermite sums over three nodes, exact to degree 5; |g|^4 has degree 4 in the action.
     """
@@ -61,17 +61,17 @@ def _make_head(dimensions: int, config: HeadConfig) -> Head:
 
 
 def gaussian_closed_form(sigma: Tensor) -> float:
-    """The proposition's E|g|^2 / R^2 for standard deviations `[m]`."""
+    """Return the proposition's E|g|^2 / R^2 for standard deviations `[m]`."""
     return sigma.pow(-2).sum().item()
 
 
 def categorical_closed_form(logits: Tensor) -> float:
-    """The proposition's E|g|^2 / R^2 for logits `[m, K]`."""
+    """Return the proposition's E|g|^2 / R^2 for logits `[m, K]`."""
     return (1 - logits.softmax(-1).square().sum(-1)).sum().item()
 
 
 def squared_gradients(actor: Actor, choice: Tensor) -> Tensor:
-    """|g|^2 of each dimension `[B, m]` for choices `[B, m]`, by automatic differentiation."""
+    """Return |g|^2 of each dimension `[B, m]` for choices `[B, m]`, by automatic differentiation."""
     outputs = actor.outputs.expand(len(choice), -1).clone().requires_grad_()
     log_prob = actor.head.log_prob(actor.head(outputs), choice)
     (gradient,) = torch.autograd.grad(actor.total_return * log_prob.sum(), outputs)
@@ -80,14 +80,14 @@ def squared_gradients(actor: Actor, choice: Tensor) -> Tensor:
 
 
 def exact_second_moment(actor: Actor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of each dimension's |g|^2, both `[m]`, without sampling."""
+    """Return the mean and variance of each dimension's |g|^2, both `[m]`, without sampling."""
     squares = squared_gradients(actor, actor.choices)
     mean = (actor.weights * squares).sum(0)
     return mean, (actor.weights * (squares - mean).square()).sum(0)
 
 
 def sampled_second_moment(actor: Actor, samples: int, generator: Generator) -> float:
-    """The mean of |g|^2 over choices drawn from the head, so many at a time that memory stays small."""
+    """Return the mean of |g|^2 over choices drawn from the head, in pieces that keep memory small."""
     rows = max(1, 1_000_000 // len(actor.outputs))
     total = 0.0
     for start in range(0, samples, rows):

@@ -1,7 +1,8 @@
-"""The paper's proposition on the variance of policy gradients, put to the test on Detent's own heads in float64.
+"""The paper's proposition on the variance of policy gradients, tested on Detent's own heads in float64.
 
-A categorical policy's E|g|^2 has the bound m R^2 (1 - 1/K); a Gaussian's grows without one as it gets sharper. And
-the update's gradient is that of a weighted cross-entropy for the one, of a weighted squared error for the other.
+A categorical policy's E|g|^2 is bounded by m R^2 (1 - 1/K); a Gaussian's grows without bound as it gets sharper. The
+update's gradient is that of a weighted cross-entropy for a categorical policy and of a weighted squared error for a
+Gaussian.
 """
 
 from __future__ import annotations
@@ -23,29 +24,29 @@ from detent.seeding import derive_seed
 
 Relation: TypeAlias = Literal["=", "<", ">"]
 STANDARD_ERRORS = 4.0
-"""How far a Monte Carlo mean may lie from its expectation."""
+"""Tolerance of a Monte Carlo mean, in standard errors."""
 ROUNDING = 1e-12
-"""How far float64 may leave a number from its expectation, relative to the latter unless that is 0."""
+"""Tolerance for float64 rounding, relative to the expected value unless that is 0."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One claim and what was found."""
+    """One claim and its result."""
 
     name: str
     relation: Relation
-    """What `measured` must be to `expected`."""
+    """Relation that `measured` must have to `expected`."""
     expected: float
     measured: float
     standard_error: float
-    """Of a Monte Carlo mean; 0 where `measured` is exact up to rounding."""
+    """Standard error of a Monte Carlo mean; 0 if `measured` is exact up to rounding."""
     ok: bool
 
 
 def check_all(
     dimensions: int = 6, bins: int = 41, samples: int = 100_000, seed: int = 1, total_return: float = 2.0
 ) -> list[Check]:
-    """The claims of the proposition, and those of the view of the update as supervised learning."""
+    """Check the claims of the proposition and of the view of the update as supervised learning."""
     _require_at_least(dimensions=(dimensions, 1), bins=(bins, 2), samples=(samples, 100))
     if not math.isfinite(total_return) or total_return == 0:
         raise ConfigError(f"total return is {total_return}; it must be a finite number other than 0")
@@ -60,7 +61,7 @@ def check_all(
 def _check_second_moments(
     dimensions: int, bins: int, total_return: float, samples: int, generator: Generator
 ) -> list[Check]:
-    """Monte Carlo against the closed forms, for policies from wide to sharp."""
+    """Compare Monte Carlo estimates with the closed forms, for policies from wide to sharp."""
     categorical = {
         "uniform": torch.zeros(dimensions, bins, dtype=torch.float64),
         "moderately sharp": _bells(_geometric(1.0, 4.0, dimensions), bins),
@@ -73,14 +74,14 @@ def _check_second_moments(
     checks = []
     for name, actor in cases.items():
         measured = sampled_second_moment(actor, samples, generator)
-        # Not the spread of the sample: that is 0 where it missed all the rare bins of a sharp policy.
+        # Not the sample's own deviation, which is 0 if the sample missed all the rare bins of a sharp policy.
         standard_error = math.sqrt(exact_second_moment(actor)[1].sum().item() / samples)
         checks.append(_check(f"E|g|^2, {name}", "=", actor.second_moment, measured, standard_error))
     return checks
 
 
 def _check_bound_and_gap(dimensions: int, bins: int, total_return: float, generator: Generator) -> list[Check]:
-    """Uniform policies alone attain the bound, which lies R^2 / K per dimension below a Gaussian with sigma 1."""
+    """Check that only uniform policies attain the bound, R^2 / K per dimension below a Gaussian with sigma 1."""
 
     def exact(logits: Tensor) -> Tensor:
         return exact_second_moment(categorical_actor(logits, total_return))[0]
@@ -112,7 +113,7 @@ def _check_bound_and_gap(dimensions: int, bins: int, total_return: float, genera
 
 
 def _check_losses(dimensions: int, bins: int, generator: Generator) -> list[Check]:
-    """The gradient of -mean(ratio A) is that of supervised learning with the weights ratio A, held constant."""
+    """Check that -mean(ratio A) has the gradient of supervised learning with the weights ratio A, held constant."""
     sigma = _geometric(0.1, 1.0, dimensions)
 
     def cross_entropies(logits: Tensor, choice: Tensor) -> Tensor:
@@ -140,7 +141,7 @@ def _check_losses(dimensions: int, bins: int, generator: Generator) -> list[Chec
 
 
 def draw(path: Path, bins: int = 41, samples: int = 100_000, seed: int = 1) -> None:
-    """E|g|^2 of one dimension with R = 1 against the policy's sharpness: closed forms, and dots by Monte Carlo.
+    """Plot E|g|^2 of one dimension with R = 1 against the policy's sharpness: closed forms, and dots by Monte Carlo.
 
     Actions are in [-1, 1]; the categorical policy is a bell around the middle bin that widens until it is uniform.
     """
@@ -186,7 +187,7 @@ def _require_at_least(**arguments: tuple[int, int]) -> None:
 
 
 def _bells(widths: Tensor, bins: int) -> Tensor:
-    """Logits `[n, K]` of normal distributions around the middle bin, for standard deviations `[n]` in bins."""
+    """Return logits `[n, K]` of normal distributions around the middle bin, for standard deviations `[n]` in bins."""
     distance = torch.arange(bins, dtype=torch.float64) - bins // 2
     return -0.5 * (distance / widths[:, None]).square()
 

@@ -1,4 +1,4 @@
-"""The RN-D paper's scores (arXiv 2601.23075), to stand beside a run's own."""
+"""The RN-D paper's scores (arXiv 2601.23075), for comparison with a run's own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from detent.config.presets import table
 class _Curve:
     steps: tuple[int, ...]
     scores: tuple[float | None, ...]
-    """None where the paper's figure hides the curve."""
+    """None where the curve is hidden in the paper's figure."""
 
 
 @cache
@@ -36,20 +36,20 @@ def _curves() -> dict[tuple[str, str, str], _Curve]:
 
 @cache
 def paper_runtime() -> dict[str, Any]:
-    """The paper's tables of training speed."""
+    """Return the paper's tables of training speed."""
     return tomllib.loads((files(__package__) / "paper_runtime.toml").read_text(encoding="utf-8"))
 
 
 def paper_task(task: str, obs: str) -> str:
-    """A task's name in the paper's scores, which has images with the state beside them under names of their own."""
+    """Return a task's name in the paper's scores, where tasks with images plus state have their own names."""
     return {"state": task, "rgb+state": f"{task} rgb"}.get(obs, "")
 
 
 def paper_score(algorithm: str, task: str, variant: str, steps: int) -> float | None:
-    """The paper's score after `steps`, between the two table points around it.
+    """Return the paper's score after `steps`, interpolated between the two nearest table points.
 
-    TD3-normalized return on Gymnasium tasks, success rate on ManiSkill. None where the paper shows no such curve,
-    past its end, or where one of the two points is hidden.
+    The score is the TD3-normalized return on Gymnasium tasks and the success rate on ManiSkill. It is None if the paper
+    shows no such curve, if `steps` lies outside the curve, or if one of the two points is hidden.
     """
     curve = _curves().get((algorithm, task, variant))
     if curve is None or not curve.steps[0] <= steps <= curve.steps[-1]:
@@ -66,7 +66,7 @@ def paper_score(algorithm: str, task: str, variant: str, steps: int) -> float | 
 
 
 def normalized(task: str, total_reward: float) -> float | None:
-    """The TD3-normalized score of an episode's return: 0 is a random policy, 1 is TD3; None for other tasks."""
+    """Return the TD3-normalized score of an episode's return (0: random policy, 1: TD3); None for other tasks."""
     reference = table("tasks").get(task, {})
     if "td3_score" not in reference:
         return None

@@ -1,4 +1,4 @@
-"""The paper's ablations, where the runs have them: number of bins, width of the actor, the swapped loss."""
+"""The paper's ablations, if the runs include them: number of bins, width of the actor, the swapped loss."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ BINS, WIDTH = "head.bins", "actor.width"
 
 
 def swept(comparisons: Sequence[Comparison], setting: str) -> list[Comparison]:
-    """The comparisons in which runs of one variant differ in this setting and nothing else."""
+    """Return the comparisons in which runs of one variant differ in this setting and nothing else."""
     return [comparison for comparison in comparisons if _sweeps(comparison, setting)]
 
 
 def _sweeps(comparison: Comparison, setting: str) -> dict[str, list[Cell]]:
-    """Cells of each variant that has two values of the setting or more, by value."""
+    """Return the cells of each variant that has at least two values of the setting, ordered by value."""
     sweeps: dict[str, list[Cell]] = {}
     for cell in comparison.cells:
         run = cell.runs[0]
@@ -36,7 +36,7 @@ def _sweeps(comparison: Comparison, setting: str) -> dict[str, list[Cell]]:
 
 
 def sweep_groups(comparisons: Sequence[Comparison]) -> set[str]:
-    """Groups that exist only as a point of a sweep; they have a figure of their own and would crowd the others."""
+    """Return groups that exist only as a point of a sweep; they have their own figure and would crowd the others."""
     return {
         cell.group
         for comparison in comparisons
@@ -48,7 +48,7 @@ def sweep_groups(comparisons: Sequence[Comparison]) -> set[str]:
 
 
 def bins_figure(comparisons: Sequence[Comparison], seed: int) -> Figure | None:
-    """Final score against the number of bins; what was not run with several is a level line."""
+    """Make the figure of final score against number of bins; variants without a sweep are level lines."""
     panels = []
     for comparison in swept(comparisons, BINS):
         sweeps = _sweeps(comparison, BINS)
@@ -86,7 +86,7 @@ def bins_figure(comparisons: Sequence[Comparison], seed: int) -> Figure | None:
 
 
 def width_figure(comparisons: Sequence[Comparison], seed: int) -> Figure | None:
-    """Learning curves by width of the actor."""
+    """Make the figure of learning curves by width of the actor."""
     here = swept(comparisons, WIDTH)
     if not here:
         return None
@@ -98,7 +98,7 @@ def width_figure(comparisons: Sequence[Comparison], seed: int) -> Figure | None:
 
 
 def loss_swap_figure(comparisons: Sequence[Comparison], seed: int) -> Figure | None:
-    """RN-D, the same with a Gaussian likelihood, and RN-C."""
+    """Make the figure of RN-D, RN-D with a Gaussian likelihood, and RN-C."""
     here = [c for c in comparisons if any(cell.group == "loss-swap" for cell in c.cells)]
     if not here:
         return None

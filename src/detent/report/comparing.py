@@ -1,4 +1,4 @@
-"""Scores with their intervals, who beats whom, and how much sooner: tables, and the figures that go with them."""
+"""Scores with intervals, probability of improvement and speed-up: tables, and the figures that go with them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _AGGREGATE_COLUMNS = ("family", "algo", "group", *_WITH_INTERVAL, "paper", "task
 
 
 def scores_table(comparisons: Sequence[Comparison], declared: dict[tuple[str, str, str], int], seed: int) -> Table:
-    """Per task, algorithm and group: scores at the step of comparison, and the seeds they rest on.
+    """Make the table of scores at the step of comparison, with their seeds, by task, algorithm and group.
 
     `declared` counts the seeds that a complete table would have.
     """
@@ -60,7 +60,7 @@ def scores_table(comparisons: Sequence[Comparison], declared: dict[tuple[str, st
 
 
 def aggregate_table(aggregates: Sequence[Aggregate], seed: int) -> Table:
-    """The same over the tasks of a family."""
+    """Make the table of scores over the tasks of a family."""
     rows = []
     for aggregate in aggregates:
         step = min(comparison.step for comparison in aggregate.comparisons)
@@ -74,7 +74,7 @@ def aggregate_table(aggregates: Sequence[Aggregate], seed: int) -> Table:
 
 
 def improvement_table(aggregates: Sequence[Aggregate], comparisons: Sequence[Comparison], seed: int) -> Table:
-    """How likely a run of group `a` scores higher than a run of group `b`, on each task and over tasks."""
+    """Make the table of how likely a run of group `a` scores higher than one of group `b`, by task and over tasks."""
     rows = []
     for scope in _scopes(aggregates, comparisons):
         for number, a in enumerate(scope.groups):
@@ -85,7 +85,7 @@ def improvement_table(aggregates: Sequence[Aggregate], comparisons: Sequence[Com
 
 
 def speedup_table(aggregates: Sequence[Aggregate], comparisons: Sequence[Comparison], seed: int) -> Table:
-    """How many times fewer steps the first group needs to reach the final score of each other; 0: it never does."""
+    """Make the table of how many times fewer steps the first group needs to reach another's final score; 0: never."""
     rows = []
     for scope in _scopes(aggregates, comparisons):
         points, curves = scope.shared_range(scope.groups)
@@ -101,7 +101,7 @@ def speedup_table(aggregates: Sequence[Aggregate], comparisons: Sequence[Compari
 
 
 def profile_figure(aggregates: Sequence[Aggregate], hidden: Collection[str], seed: int) -> Figure | None:
-    """Share of runs above each score."""
+    """Make the figure of the share of runs above each score."""
     panels = []
     for aggregate in aggregates:
         groups = [group for group in aggregate.groups if group not in hidden]
@@ -127,7 +127,7 @@ def profile_figure(aggregates: Sequence[Aggregate], hidden: Collection[str], see
 
 
 def improvement_figure(improvements: Table, hidden: Collection[str]) -> Figure | None:
-    """The first group against each other one."""
+    """Make the figure of the first group's probability of improvement over each other group."""
     panels = []
     for scope, algo in dict.fromkeys(zip(improvements["scope"], improvements["algo"], strict=True)):
         table = improvements.where(scope=scope, algo=algo)

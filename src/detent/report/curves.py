@@ -1,8 +1,8 @@
 """Runs side by side: curves on common steps, groups of runs, and the scores at the step where they are compared.
 
-Runs are evaluated at different steps. A curve is brought onto common steps (or hours) by straight lines between its own
-evaluations, and has no value before its first or after its last one. The common steps are all steps at which one of the
-runs was evaluated; where these are more than `MOST_POINTS`, as many at equal distances.
+Runs are evaluated at different steps. A curve is interpolated linearly onto common steps (or hours), and has no value
+before its first or after its last evaluation. The common steps are all steps at which any of the runs was evaluated, or
+`MOST_POINTS` evenly spaced ones if there are more.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One task under one algorithm: the cells that are compared there."""
+    """The cells compared on one task under one algorithm."""
 
     task: str
     algo: str
@@ -44,21 +44,21 @@ class Comparison:
 
     @property
     def step(self) -> int:
-        """Where scores are compared: the earliest end of a complete run of ours, else the last step that all have."""
+        """Return the step of comparison: the earliest end of a complete on-policy run, else the last step all have."""
         own = [run for run in self.runs if run.on_policy] or self.runs
         return min([run.last for run in own if run.complete] or [run.last for run in own])
 
     def counted(self, cell: Cell) -> tuple[Run, ...]:
-        """The cell's runs that got to `step`; of another algorithm, whose budget is its own, all."""
+        """Return the cell's runs that reached `step`; all runs if `on_policy` is false, since budgets differ."""
         return tuple(run for run in cell.runs if run.last >= self.step or not run.on_policy)
 
     def final(self, cell: Cell) -> Array:
-        """Scores at `step`, or at the end of a run that ends before."""
+        """Return scores at `step`, or at the end of a run that ends earlier."""
         return np.array([np.interp(self.step, run.at, run.scores) for run in self.counted(cell)])
 
 
 def comparisons_of(runs: Iterable[Run]) -> list[Comparison]:
-    """One comparison per task and algorithm of ours; runs of other algorithms stand in each one of their task."""
+    """Make a comparison per task and on-policy algorithm; runs of other algorithms join each one of their task."""
     runs = [run for run in runs if len(run.at)]
     own = {(run.task, run.algo) for run in runs if run.on_policy}
     own |= {(run.task, run.algo) for run in runs if run.task not in {task for task, _ in own}}
@@ -75,7 +75,7 @@ def comparisons_of(runs: Iterable[Run]) -> list[Comparison]:
 
 
 def group_order(group: str) -> tuple[int, list[tuple[int, str]]]:
-    """Variants in the order of their table, others after them; numbers in a label by size."""
+    """Return a sort key: variants in the order of their table, others after them; numbers in a label by size."""
     known = list(table("variants"))
     variant = group.partition(" · ")[0]
     words = [(int(word), "") if word.isdigit() else (-1, word) for word in group.split()]
@@ -83,13 +83,13 @@ def group_order(group: str) -> tuple[int, list[tuple[int, str]]]:
 
 
 def common_points(axes: Sequence[Array]) -> Array:
-    """Points on which curves over `axes` are compared."""
+    """Return the points on which curves over `axes` are compared."""
     union = np.unique(np.concatenate(axes))
     return union if len(union) <= MOST_POINTS else np.linspace(union[0], union[-1], MOST_POINTS)
 
 
 def aligned(points: Array, curves: Iterable[tuple[Array, Array]]) -> Array:
-    """Curves (x, y) at `points`, [n, P]; NaN outside of a curve's own range."""
+    """Interpolate curves (x, y) at `points`, [n, P]; NaN outside a curve's own range."""
     return np.array([np.interp(points, x, y, left=np.nan, right=np.nan) for x, y in curves])
 
 
@@ -103,7 +103,7 @@ def hours_and_scores(run: Run) -> tuple[Array, Array]:
 
 
 def band(points: Array, curves: Sequence[tuple[Array, Array]], seed: int) -> Band:
-    """Mean and interval over the runs of one cell."""
+    """Return mean and interval over the runs of one cell."""
     return mean_curve([aligned(points, curves)], seed)
 
 
@@ -123,22 +123,22 @@ class Aggregate:
         return tuple(comparison.task for comparison in self.comparisons)
 
     def cells(self, group: str) -> list[Cell]:
-        """The group's cell of each task."""
+        """Return the group's cell of each task."""
         return [next(cell for cell in comparison.cells if cell.group == group) for comparison in self.comparisons]
 
     def finals(self, group: str) -> list[Array]:
-        """The group's scores where they are compared, by task."""
+        """Return the group's scores at the step of comparison, by task."""
         return [comparison.final(cell) for comparison, cell in zip(self.comparisons, self.cells(group), strict=True)]
 
     def curves(self, group: str, points: Array) -> list[Array]:
-        """The group's curves at `points`, by task."""
+        """Return the group's curves at `points`, by task."""
         return [aligned(points, map(steps_and_scores, cell.runs)) for cell in self.cells(group)]
 
     def points(self) -> Array:
         return common_points([run.at for comparison in self.comparisons for run in comparison.runs])
 
     def shared_range(self, groups: Sequence[str]) -> tuple[Array, dict[str, list[Array]]]:
-        """Points up to where scores are compared, and there the curves of the runs that got so far: no gaps.
+        """Return points up to the step of comparison, and the curves, without gaps, of the runs that got that far.
 
         A group that has no such run on some task is left out.
         """
@@ -156,16 +156,16 @@ class Aggregate:
 
 
 def alone(comparison: Comparison) -> Aggregate:
-    """One task by itself, for what is computed over tasks and for each of them."""
+    """Return one task as an aggregate, for what is computed both over tasks and for each task."""
     groups = tuple(cell.group for cell in comparison.cells if len(comparison.final(cell)))
     return Aggregate(comparison.task, comparison.algo, (comparison,), groups, ())
 
 
 def aggregates_of(comparisons: Sequence[Comparison]) -> list[Aggregate]:
-    """One aggregate per algorithm and family that has two tasks or more.
+    """Make one aggregate per algorithm and family with at least two tasks.
 
-    A group that lacks a task cannot stand beside one that has it. The tasks are those of one of the groups, chosen so
-    that groups times tasks is as large as can be; groups that lack one of them are left out by name.
+    A group that lacks a task cannot be compared with one that has it. The tasks are those of one of the groups, chosen
+    to maximize groups times tasks; groups that lack one of them are listed as left out.
     """
     by_family: dict[tuple[str, str], list[Comparison]] = defaultdict(list)
     for comparison in comparisons:

@@ -1,4 +1,4 @@
-"""Figures as PNG and SVG, by matplotlib."""
+"""Draw figures as PNG and SVG with matplotlib."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Colors = Mapping[str, tuple[str, str]]
 
 
 def draw(figure: Figure, *paths: Path, palette: Colors | None = None) -> None:
-    """Draw a figure into files; their endings say the format. The same figure gives the same bytes."""
+    """Draw a figure to files, their format given by the extension. The same figure gives the same bytes."""
     canvas = _canvas(figure, palette or colors(figure.keys))
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def _canvas(figure: Figure, palette: Colors) -> Canvas:
         axes.set_axis_off()
     if figure.kind == "curves":
         _legend(canvas, figure, palette, width)
-    # Once for all files: finding the layout takes as long as drawing.
+    # Once for all files: computing the layout takes as long as drawing.
     layout = canvas.get_layout_engine()
     if layout is not None:
         layout.execute(canvas)

@@ -1,10 +1,10 @@
-"""Learning curves from elsewhere, as CSV: one row per evaluation of one run.
+"""External learning curves, as CSV: one row per evaluation of one run.
 
     task,variant,seed,step,score,hours
     Humanoid-v4,tdmpc2,1,50000,0.03,0.4
 
-`score` is on the report's scale: TD3-normalized return where the paper normalizes the task, else success rate. In its
-place a column `return` is normalized here, or taken as it is. `hours` may be left out; `seconds` is as good.
+`score` is on the report's scale: TD3-normalized return where the paper normalizes the task, else success rate. A
+column `return` in its place is normalized here, or used as it is. `hours` is optional; `seconds` works as well.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TIMES = {"hours": 1.0, "seconds": 3600.0}
 
 
 def read_external(path: Path) -> list[Run]:
-    """The runs of a file; anything wrong in it is an error that names the line."""
+    """Read the runs of a file; anything wrong in a row is an error that names the line."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The gradient during training: its variance, and its signal-to-noise ratio against the return."""
+"""The policy gradient during training: its variance, and its signal-to-noise ratio against the return."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ VARIANCES = {
 
 
 def variance_figures(comparisons: Sequence[Comparison], hidden: Collection[str], seed: int) -> list[Figure]:
-    """One figure per definition, on a logarithmic scale, a panel per task."""
+    """Make one figure per definition of the variance, on a logarithmic scale, with a panel per task."""
     figures = []
     for metric, (name, title, label, caption) in VARIANCES.items():
         panels = metric_panels(comparisons, metric, label, hidden, seed)
@@ -49,7 +49,7 @@ def variance_figures(comparisons: Sequence[Comparison], hidden: Collection[str],
 def metric_panels(
     comparisons: Sequence[Comparison], metric: str, label: str, hidden: Collection[str], seed: int
 ) -> tuple[Panel, ...]:
-    """A column of the metrics against steps, on a logarithmic scale, for each task that has it."""
+    """Make a panel of a metric against steps, on a logarithmic scale, for each task that has the metric."""
     panels = (_metric_panel(comparison, metric, label, hidden, seed) for comparison in comparisons)
     return tuple(panel for panel in panels if panel.series)
 
@@ -74,9 +74,9 @@ class _Component:
 
 
 def components_table(comparisons: Sequence[Comparison], hidden: Collection[str] = ()) -> Table:
-    """Per algorithm and group: mean SNR over training and 95th percentile of the score, over seeds and then over tasks.
+    """Make the table of mean SNR over training and 95th percentile of the score, by algorithm and group.
 
-    Counted are the tasks that all groups of the algorithm have and whose score has a scale.
+    Both are averaged over seeds, then over the tasks that all groups of the algorithm have and whose score has a scale.
     """
     rows = []
     for algo in dict.fromkeys(comparison.algo for comparison in comparisons):
@@ -120,7 +120,7 @@ def _spread(values: Array) -> float | None:
 
 
 def components_figure(components: Table) -> Figure | None:
-    """Bars of SNR beside bars of the score, and how the two correlate across groups."""
+    """Make the figure of SNR bars beside score bars, with the correlation of the two across groups."""
     panels = []
     for algo in dict.fromkeys(components["algo"]):
         table = components.where(algo=algo)

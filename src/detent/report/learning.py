@@ -25,7 +25,7 @@ _PAPER_MEANS = {
     "maniskill": ("maniskill-state (mean of 10)", 10),
     "maniskill rgb": ("maniskill-rgb (mean of 5)", 5),
 }
-"""The paper's own averages by family, with how many tasks are in them."""
+"""The paper's own averages by family, with the number of tasks in each."""
 
 STEPS = Axis("environment steps", "steps")
 _BAND = "Bands are 95% stratified bootstrap intervals over seeds; a group with one seed has none."
@@ -33,7 +33,7 @@ _PAPER = "Dashed: the paper's curves, read off its figures (mean of 5 seeds)."
 
 
 def aggregate_figure(aggregates: Sequence[Aggregate], hidden: Collection[str], seed: int) -> Figure | None:
-    """The paper's form: mean over tasks per benchmark and algorithm, and how much sooner the first group gets there."""
+    """Make the paper's main figure: mean over tasks per benchmark and algorithm, and the first group's speed-up."""
     panels = []
     for aggregate in aggregates:
         points = aggregate.points()
@@ -54,7 +54,7 @@ def aggregate_figure(aggregates: Sequence[Aggregate], hidden: Collection[str], s
 
 
 def tasks_figure(comparisons: Sequence[Comparison], hidden: Collection[str], seed: int) -> Figure | None:
-    """Every task: mean over seeds against environment steps."""
+    """Make the figure of every task: mean over seeds against environment steps."""
     panels = [_task_panel(comparison, hidden, seed, steps_and_scores, STEPS, True) for comparison in comparisons]
     if not panels:
         return None
@@ -63,7 +63,7 @@ def tasks_figure(comparisons: Sequence[Comparison], hidden: Collection[str], see
 
 
 def wall_clock_figure(comparisons: Sequence[Comparison], hidden: Collection[str], seed: int) -> Figure | None:
-    """Every task: mean over seeds against hours of training."""
+    """Make the figure of every task: mean over seeds against hours of training."""
     hours = Axis("hours of training")
     panels = [_task_panel(comparison, hidden, seed, hours_and_scores, hours, False) for comparison in comparisons]
     panels = [panel for panel in panels if panel.series]
@@ -79,7 +79,7 @@ def wall_clock_figure(comparisons: Sequence[Comparison], hidden: Collection[str]
 def curves_of_groups(
     name: str, title: str, caption: str, comparisons: Sequence[Comparison], groups: Collection[str], seed: int
 ) -> Figure:
-    """Learning curves of some groups only."""
+    """Make a figure of the learning curves of `groups` only."""
     panels = []
     for comparison in comparisons:
         others = {cell.group for cell in comparison.cells} - set(groups)
@@ -102,7 +102,7 @@ def _task_panel(
         if lines:
             points = common_points([x for x, _ in lines])
             if axis is not STEPS:
-                # Seeds take different times; past the end of the first the mean would jump.
+                # Seeds take different times; past the end of the fastest, the mean would jump.
                 points = points[points <= min(x[-1] for x, _ in lines)]
             series.append(_series(cell.group, points, band(points, lines, seed)))
     if with_paper and shown:
@@ -126,7 +126,7 @@ def _series(group: str, points: Array, curve: Band) -> Series:
 
 
 def _paper_series(groups: Sequence[str], points: Array, score: Callable[[str, int], float | None]) -> list[Series]:
-    """The paper's curves of these groups, as far as ours go."""
+    """Return the paper's curves of these groups, as far as ours go."""
     out = []
     for group in groups:
         steps = np.unique(np.linspace(0, points[-1], 51).round())
@@ -138,12 +138,12 @@ def _paper_series(groups: Sequence[str], points: Array, score: Callable[[str, in
 
 
 def paper_of(comparison: Comparison, group: str, step: int) -> float | None:
-    """The paper's score of a group on a task; None for groups the paper does not have."""
+    """Return the paper's score of a group on a task; None for groups the paper does not have."""
     return paper_score(comparison.algo, comparison.task, group, step)
 
 
 def paper_mean(aggregate: Aggregate, group: str, step: int) -> float | None:
-    """The paper's mean over the same tasks: its own average where we have all of them, else of its curves."""
+    """Return the paper's mean over the same tasks: its own average if all are here, else the mean of its curves."""
     name, count = _PAPER_MEANS.get(aggregate.family, ("", 0))
     average = paper_score(aggregate.algo, name, group, step) if count == len(aggregate.tasks) else None
     if average is not None:
@@ -154,7 +154,7 @@ def paper_mean(aggregate: Aggregate, group: str, step: int) -> float | None:
 
 
 def _arrow(aggregate: Aggregate, groups: Sequence[str], seed: int) -> Arrow | None:
-    # Against other algorithms steps are not the measure; the wall clock is.
+    # Other algorithms are compared by wall-clock time, not by steps.
     ours = [group for group in groups if all(cell.runs[0].on_policy for cell in aggregate.cells(group))]
     points, curves = aggregate.shared_range(ours)
     if len(points) < 2 or len(curves) < 2 or next(iter(curves)) != groups[0]:

@@ -1,4 +1,4 @@
-"""From directories to runs and tidy tables. What is damaged or missing becomes a sentence; the rest is used."""
+"""Load directories into runs and tidy tables. What is damaged or missing becomes a sentence; the rest is used."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ class Results:
     cites: str
     runs: tuple[Run, ...]
     problems: tuple[str, ...]
-    """Files that are damaged and runs that are left out, a sentence each."""
+    """Damaged files and runs left out, one sentence each."""
 
     @property
     def scored(self) -> tuple[Run, ...]:
-        """Runs with at least one evaluation."""
+        """Return the runs with at least one evaluation."""
         return tuple(run for run in self.runs if len(run.at))
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What a complete report would have and this one has not, a sentence each."""
+        """Return what a complete report would have and this one lacks, one sentence each."""
         return tuple(sentence for run in self.runs if (sentence := _what_is_missing(run)))
 
     def runs_table(self) -> Table:
-        """One row per run."""
+        """Return a table with one row per run."""
         rows = (
             {
                 **_who(run),
@@ -74,7 +74,7 @@ class Results:
         return Table.from_rows(rows, _WHO)
 
     def evaluations_table(self) -> Table:
-        """One row per evaluation: `score` is what the report compares, the rest is as in evals.jsonl."""
+        """Return a table of evaluations: `score` is what the report compares, the rest is as in evals.jsonl."""
         rows = []
         for run in self.runs:
             extra = run.evaluations or ({},) * len(run.at)
@@ -90,7 +90,7 @@ class Results:
         return Table.from_rows(rows, (*_WHO, "measure", "step", "hours", "score"))
 
     def metrics_table(self) -> Table:
-        """One row per iteration, with every column of metrics.jsonl."""
+        """Return a table with one row per iteration and every column of metrics.jsonl."""
         rows = (
             {**_who(run), **{name: _known(value) for name, value in zip(run.metrics, values, strict=True)}}
             for run in self.runs
@@ -100,7 +100,7 @@ class Results:
 
 
 def load(*directories: Path | str, external: Sequence[Path | str] = ()) -> Results:
-    """Read studies, run directories, or directories that hold them; `external` are CSV files of other curves."""
+    """Read studies, run directories, or directories that contain them; `external` are CSV files of other curves."""
     problems: list[str] = []
     runs: list[Run] = []
     about: list[dict[str, Any]] = []
@@ -136,7 +136,7 @@ def load(*directories: Path | str, external: Sequence[Path | str] = ()) -> Resul
 
 
 def _find(directory: Path) -> Iterator[tuple[Path, dict[str, Any] | None]]:
-    """Studies and runs in or below a directory; nothing is looked for inside either."""
+    """Yield studies and runs in or below a directory, without searching inside either."""
     for place, below, files in os.walk(directory):
         if "study.json" in files:
             yield Path(place), _read_study(Path(place) / "study.json")
@@ -162,7 +162,7 @@ def _read_study(path: Path) -> dict[str, Any]:
 
 
 def _read_run(path: Path, entry: dict[str, Any] | None, complain: Callable[[str], None]) -> Iterator[Run]:
-    """The run at `path`, which a study declares in `entry` (it may not have begun) or which was just found."""
+    """Yield the run at `path`, if usable; a run declared by a study in `entry` may not have started."""
     settings: dict[str, Any] = {}
     if (path / "config.toml").exists():
         try:
@@ -219,7 +219,7 @@ def _read_info(path: Path, complain: Callable[[str], None]) -> dict[str, Any]:
 
 
 def _rows(path: Path, complain: Callable[[str], None]) -> tuple[dict[str, Any], ...]:
-    """The usable rows of a `.jsonl` file; what is not usable is told."""
+    """Return the usable rows of a `.jsonl` file, and complain about the others."""
     if not path.exists():
         return ()
     try:
@@ -244,11 +244,11 @@ def _usable(row: Any, evaluation: bool) -> bool:
 
 
 def _grouped(runs: list[Run]) -> list[Run]:
-    """The runs with `group` filled in: the variant, and each setting in which runs of one task and variant differ."""
+    """Fill in the runs' `group`: the variant, and each setting in which runs of one task and variant differ."""
 
     def told(run: Run) -> dict[str, Any]:
         settings = {} if run.preset == "paper" else {"preset": run.preset}
-        # A run that has not begun has no scale yet, which does not set it apart.
+        # A run that has not started has no scale yet, which does not make it different.
         scale = {"scale": run.settings["scale"]} if run.settings.get("scale", "auto") != "auto" else {}
         return settings | scale | run.overrides
 
@@ -269,7 +269,7 @@ def _grouped(runs: list[Run]) -> list[Run]:
 
 
 def _without_copies(runs: list[Run], complain: Callable[[str], None]) -> list[Run]:
-    """Of runs with the same settings and seed, the one that got farthest: a copy is no second observation."""
+    """Keep the longest of runs with the same settings and seed: a copy is not a second observation."""
     best: dict[tuple[str, str, str, int], Run] = {}
     for run in runs:
         key = (run.task, run.algo, run.group, run.seed)

@@ -30,7 +30,7 @@ from detent.report.table import Table
 
 
 def figures(results: Results, seed: int = 0) -> dict[str, Figure]:
-    """The figures these runs make possible, by name; `seed` is that of the bootstrap."""
+    """Make the figures that these runs allow, by name; `seed` seeds the bootstrap."""
     comparisons = comparisons_of(results.runs)
     aggregates = aggregates_of(comparisons)
     sweeps = sweep_groups(comparisons)
@@ -50,7 +50,7 @@ def figures(results: Results, seed: int = 0) -> dict[str, Figure]:
 
 
 def metric_figure(results: Results, metric: str, seed: int = 0) -> Figure:
-    """Any column of metrics.jsonl against steps, on a logarithmic scale, mean over seeds."""
+    """Make a figure of any column of metrics.jsonl against steps, on a logarithmic scale, mean over seeds."""
     panels = metric_panels(comparisons_of(results.runs), metric, metric, (), seed)
     if not panels:
         raise ConfigError(f"no run has a metric '{metric}'")
@@ -58,7 +58,7 @@ def metric_figure(results: Results, metric: str, seed: int = 0) -> Figure:
 
 
 def tables(results: Results, seed: int = 0) -> dict[str, Table]:
-    """The tables of the report, by name; those without rows are left out."""
+    """Make the tables of the report, by name, without empty ones."""
     comparisons = comparisons_of(results.runs)
     aggregates = aggregates_of(comparisons)
     declared = Counter((run.task, run.algo, run.group) for run in results.runs)
@@ -77,7 +77,7 @@ def tables(results: Results, seed: int = 0) -> dict[str, Table]:
 
 
 def write_report(results: Results, out: Path, seed: int = 0) -> Path:
-    """Write `out` anew: index.html, figures as PNG and SVG, tables as CSV and Markdown; the page's path.
+    """Write index.html, figures as PNG and SVG, and tables as CSV and Markdown to `out`; return the page's path.
 
     The old report stays until the new one is complete. A directory that is not a report is never replaced.
     """

@@ -1,4 +1,4 @@
-"""One self-contained page: text, tables and the figures' data, with the style and the script that draws them inside."""
+"""One self-contained page: text, tables, the figures' data, and the style and script that draw them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _TABLES: dict[str, tuple[tuple[str, str, bool], ...]] = {
     "comparison": (("improvement", "Every pair", False),),
     "gradients": (("components", "Gradient signal and score", False),),
 }
-"""Tables by section: name, title, and whether they are open at first."""
+"""Tables by section: name, title, and whether initially open."""
 
 _TAB_NAMES = {
     "gradient-variance": "trace",
@@ -54,7 +54,7 @@ def page(
     tables: Mapping[str, Table],
     palette: Mapping[str, tuple[str, str]],
 ) -> str:
-    """The page's HTML."""
+    """Return the page's HTML."""
     keys = list(palette)
     has_paper = any(s.style == "dashed" for f in figures.values() for p in f.panels for s in p.series)
     sections = [*_figure_sections(figures, tables), *_closing_sections(results, tables)]
@@ -108,7 +108,7 @@ def _paragraph(text: str, kind: str = "soft") -> str:
 
 
 def _facts(results: Results) -> str:
-    """What the whole page rests on, in a line of numbers."""
+    """Return a line of numbers that summarizes what the page is based on."""
     scored = results.scored
     seeds: dict[tuple[str, str, str], int] = {}
     for run in scored:
@@ -132,7 +132,7 @@ def _range(counts: Any) -> str:
 
 
 def _callouts(results: Results) -> str:
-    """What a reader must know before reading on."""
+    """Return what a reader must know before reading on."""
     sentences = []
     comparisons = comparisons_of(results.runs)
     cells = [(comparison, cell) for comparison in comparisons for cell in comparison.cells]
@@ -166,7 +166,7 @@ def _list(name: str, title: str, sentences: Sequence[str]) -> str:
 
 
 def _legend(keys: Sequence[str], has_paper: bool) -> str:
-    """Switches for the groups, which act on all figures."""
+    """Return toggles for the groups, which act on all figures."""
     buttons = [
         f'<button class="toggle" type="button" aria-pressed="true" data-key="{escape(key)}">'
         f'<i style="--c:var(--s{number})"></i>{escape(key)}</button>'
@@ -207,7 +207,7 @@ def _figure(figure: Figure, titled: bool = False) -> str:
 
 
 def _tabs(figures: Sequence[Figure]) -> str:
-    """Figures of which one is shown at a time."""
+    """Return figures as tabs, one shown at a time."""
     buttons = "".join(
         f'<button role="tab" type="button" id="tab-{figure.name}" aria-controls="panel-{figure.name}" '
         f'aria-selected="{str(not number).lower()}" tabindex="{-1 if number else 0}">{_TAB_NAMES[figure.name]}</button>'

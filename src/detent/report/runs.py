@@ -1,4 +1,4 @@
-"""One run as a report sees it: who it is, how far it got, what it scored."""
+"""One run as a report sees it: its identity, how far it got, and its scores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from detent.paper.scores import normalized
 Array = NDArray[np.float64]
 Measure = Literal["TD3-normalized return", "success rate", "return"]
 
-# Settings that say how long, where or how often something is measured, not what is trained.
+# Settings that determine how long, where or how often something is measured, not what is trained.
 _ASIDE = {"task", "variant", "algo", "preset", "steps", "seed", "threads", "device", "tensorboard"}
 _ASIDE |= {"env.backend", "env.processes", "update.diagnostics", "update.processes", "update.compile", "trpo.chunk"}
 _ASIDE |= {"update.engine", "log", "plugins"}
@@ -27,7 +27,7 @@ _ASIDE_GROUPS = ("eval.", "checkpoint.", "log_options.")
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory, a declared run that was not begun, or a curve from elsewhere."""
+    """A run directory, a declared run that has not started, or an external curve."""
 
     name: str
     task: str
@@ -36,35 +36,35 @@ class Run:
     variant: str
     seed: int
     steps: int
-    """Planned environment steps; 0 where nobody says."""
+    """Planned environment steps; 0 if unknown."""
     measure: Measure
-    """What `scores` are."""
+    """What `scores` measure."""
     source: str = ""
-    """Where it comes from, for people."""
+    """Where the run comes from, for display."""
     status: str = "finished"
     """finished, running, stopped, failed, not started, or external."""
     reason: str = ""
     preset: str = "paper"
     settings: dict[str, Any] = field(default_factory=dict)
-    """The configuration, flat."""
+    """The configuration, flattened."""
     overrides: dict[str, Any] = field(default_factory=dict)
-    """What is unlike preset and variant."""
+    """Settings that differ from preset and variant."""
     group: str = ""
-    """Variant, with the settings that tell it from other runs of the variant: runs that differ in their seed only."""
+    """Variant, with the settings that set it apart from other runs of the variant; runs of a group differ in seed."""
     at: Array = field(default_factory=lambda: np.empty(0))
-    """Environment steps at each evaluation, [E]; the following three go with it."""
+    """Environment steps at each evaluation, [E]; the next three arrays belong to it."""
     scores: Array = field(default_factory=lambda: np.empty(0))
     returns: Array = field(default_factory=lambda: np.empty(0))
     hours: Array = field(default_factory=lambda: np.empty(0))
-    """Hours of training up to there, evaluations not counted; NaN where unknown."""
+    """Hours of training up to each evaluation, evaluations not counted; NaN where unknown."""
     metrics: dict[str, Array] = field(default_factory=dict)
-    """Columns of metrics.jsonl, NaN where there is no value."""
+    """Columns of metrics.jsonl; NaN where a value is missing."""
     evaluations: tuple[dict[str, Any], ...] = ()
     """Rows of evals.jsonl."""
 
     @property
     def last(self) -> int:
-        """The step of the last evaluation."""
+        """Return the step of the last evaluation."""
         return int(self.at[-1]) if len(self.at) else 0
 
     @property
@@ -73,7 +73,7 @@ class Run:
 
     @property
     def family(self) -> str | None:
-        """Tasks whose scores can be averaged; None for a task whose return has no scale."""
+        """Return the family of tasks whose scores can be averaged; None for a task whose return has no scale."""
         if self.measure == "return":
             return None
         name, image = self.task.removesuffix(" rgb"), self.task.endswith(" rgb")
@@ -82,11 +82,11 @@ class Run:
 
     @property
     def on_policy(self) -> bool:
-        """Of Detent's own algorithms; others stand as references in the figures of all of them."""
+        """Return whether the algorithm is one of Detent's own; others are references in the figures of all of them."""
         return self.algo in ALGORITHMS and self.algo not in BASELINES
 
     def metric(self, name: str) -> tuple[Array, Array]:
-        """Steps and values of a column of the metrics, where it has a value."""
+        """Return steps and values of a metric, where it has a value."""
         if name not in self.metrics:
             return np.empty(0), np.empty(0)
         known = np.isfinite(self.metrics[name])
@@ -94,14 +94,14 @@ class Run:
 
 
 def measure_of(task: str, evaluations: tuple[dict[str, Any], ...]) -> Measure:
-    """TD3-normalized where the paper normalizes the task, success where the environment reports it, else the return."""
+    """Return TD3-normalized if the paper normalizes the task, success rate if it is reported, else the return."""
     if normalized(task, 0.0) is not None:
         return "TD3-normalized return"
     return "success rate" if any(_success(row["stochastic"]) is not None for row in evaluations) else "return"
 
 
 def score_of(measure: Measure, task: str, evaluation: Mapping[str, Any]) -> float:
-    """The headline number of an evaluation: that of sampled actions, as in the paper."""
+    """Return the headline score of an evaluation: with sampled actions, as in the paper."""
     played = evaluation["stochastic"]
     if measure == "success rate":
         return float(_success(played) or 0.0)
@@ -110,13 +110,13 @@ def score_of(measure: Measure, task: str, evaluation: Mapping[str, Any]) -> floa
 
 
 def _success(played: Mapping[str, Any]) -> float | None:
-    """The share of episodes that succeeded at any time, where the environment reports that."""
+    """Return the share of episodes that succeeded at any time; None if the environment does not report it."""
     share: float | None = played.get("success_once", played.get("success"))
     return share
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
-    """The numbers of rows as columns; a study has too many rows to keep each as a dict."""
+    """Turn rows into columns of numbers; a study has too many rows to keep each as a dict."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: np.array([_number(row.get(name)) for row in rows]) for name in names}
 
@@ -126,7 +126,7 @@ def _number(value: Any) -> float:
 
 
 def training_hours(at: Array, metrics: Mapping[str, Array]) -> Array:
-    """Hours of training up to the steps `at`, from the seconds of each iteration; NaN past the last row."""
+    """Return the hours of training up to the steps `at`, from the seconds of each iteration; NaN past the last row."""
     if "time/iteration" not in metrics or not np.isfinite(metrics["time/iteration"]).any():
         return np.full(len(at), np.nan)
     steps = np.append(0.0, metrics["step"])
@@ -135,7 +135,7 @@ def training_hours(at: Array, metrics: Mapping[str, Array]) -> Array:
 
 
 def flat(nested: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Nested settings under dotted names."""
+    """Flatten nested settings to dotted names."""
     out: dict[str, Any] = {}
     for key, value in nested.items():
         if isinstance(value, Mapping) and key != "kwargs":
@@ -147,7 +147,7 @@ def flat(nested: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 
 @cache
 def defaults(task: str, preset: str, variant: str, algo: str, scale: str, obs: str, backend: str) -> dict[str, Any]:
-    """What preset and variant say for a run of this scale, flat; empty where they are not Detent's own."""
+    """Return the flat settings of preset and variant for a run of this scale; empty if they are not Detent's own."""
     environment = {"env.obs": obs, "env.backend": backend}
     try:
         config = configure(task, preset=preset, variant=variant, algo=algo, scale=scale, overrides=environment)
@@ -157,7 +157,7 @@ def defaults(task: str, preset: str, variant: str, algo: str, scale: str, obs: s
 
 
 def departures(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that differ from the usual ones and change what is trained."""
+    """Return the settings that differ from the usual ones and change what is trained."""
     return {
         key: value
         for key, value in settings.items()
@@ -166,6 +166,6 @@ def departures(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[st
 
 
 def describe(key: str, value: Any) -> str:
-    """A setting in a label."""
+    """Format a setting for a label."""
     short = {"head.bins": "{} bins", "actor.width": "width {}", "preset": "{}"}
     return short.get(key, f"{key.rpartition('.')[2].replace('_', ' ')} {{}}").format(value)

@@ -1,4 +1,4 @@
-"""How fast the runs were, beside the paper's two tables."""
+"""Speed of the runs, beside the paper's two runtime tables."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from detent.report.table import Table
 
 
 def speed_of(run: Run) -> float | None:
-    """Median steps per second over the iterations; the first, which also warms up, counts only if there is no other."""
+    """Return the median steps per second over iterations, without the first, which also warms up, if there are more."""
     speeds = run.metric("time/sps")[1]
     return float(np.median(speeds[1:] if len(speeds) > 1 else speeds)) if len(speeds) else None
 
 
 def variants_table(comparisons: Sequence[Comparison]) -> Table:
-    """Per task, algorithm and group: steps per second and hours, beside the paper's mean over Gymnasium tasks."""
+    """Make the table of steps per second and hours by task and group, beside the paper's mean over Gymnasium tasks."""
     paper = paper_runtime()["variants"]
     rows = []
     for comparison in comparisons:
@@ -35,7 +35,7 @@ def variants_table(comparisons: Sequence[Comparison]) -> Table:
 
 
 def bins_table(comparisons: Sequence[Comparison]) -> Table:
-    """Steps per second by number of bins, beside the paper's."""
+    """Make the table of steps per second by number of bins, beside the paper's."""
     paper = paper_runtime()["bins"]
     rows = []
     for comparison in swept(comparisons, BINS):

@@ -1,4 +1,4 @@
-"""A figure as data. The page draws it in the browser, `drawing` with matplotlib; both show the same numbers."""
+"""Figures as data. The page draws them in the browser, `drawing` with matplotlib; both show the same numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Series:
-    """Points with an interval. `key` is the group it belongs to: its colour, and the switch that hides it."""
+    """Points with an interval. `key` is the series' group: it sets the colour and the toggle that hides the series."""
 
     key: str
     label: str
@@ -33,24 +33,24 @@ class Series:
     runs: Array | None = None
     """Runs behind each point."""
     style: Style = "solid"
-    """`dashed` is the paper's; `level` is one value drawn across the panel."""
+    """`dashed` is a curve of the paper; `level` is one value drawn across the panel."""
 
 
 @dataclass(frozen=True)
 class Arrow:
-    """The paper's red arrow: `a` is at height `y` as many times sooner as `text` says."""
+    """The paper's red arrow: the first group reaches score `y` as many times sooner as `text` says."""
 
     start: float
     end: float
     y: float
     text: str
     keys: tuple[str, str]
-    """The two groups compared: without either there is no arrow."""
+    """The two groups compared; the arrow is hidden with either of them."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. In `bars` and `intervals` each series is one point at its place in the list."""
+    """One pair of axes. In `bars` and `intervals` each series is one point, at its index in the list."""
 
     title: str
     x: Axis
@@ -61,7 +61,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels with a common legend. `name` names its files."""
+    """Panels with a common legend. `name` is also the name of the figure's files."""
 
     name: str
     title: str
@@ -71,12 +71,12 @@ class Figure:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The groups in it, as they are first met."""
+        """Return the figure's groups, in order of first appearance."""
         return tuple(dict.fromkeys(series.key for panel in self.panels for series in panel.series))
 
 
 def thinned(values: Array | None, digits: int = 5) -> list[float | None] | None:
-    """Numbers for JSON: a few digits, None for NaN."""
+    """Return numbers for JSON: a few digits, None for NaN."""
     if values is None:
         return None
     return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in values]

@@ -2,7 +2,7 @@
 
 The methods are those of Agarwal et al., "Deep RL at the Edge of the Statistical Precipice" (2021). Scores are grouped
 by task, one array of runs per task, because the bootstrap resamples runs within each task (stratified); the numbers of
-runs may differ. An interval says what other seeds would change, so there is none (NaN) where a task has a single run.
+runs may differ. An interval shows what other seeds would change, so there is none (NaN) if a task has a single run.
 Every function draws from its own generator, seeded with `seed`: the same scores give the same interval whatever was
 computed before.
 """
@@ -25,7 +25,7 @@ ByTask = Sequence[Array]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its 95% interval, and the runs it rests on."""
+    """A number with its 95% interval, and the number of runs behind it."""
 
     value: float
     low: float
@@ -44,7 +44,7 @@ class Band:
 
 
 def interquartile_mean(values: Array) -> Array:
-    """Mean of what is left along the last axis when the lowest and the highest quarter (rounded down) are cut off."""
+    """Return the mean over the last axis without the lowest and the highest quarter (rounded down)."""
     count = values.shape[-1]
     cut = count // 4
     middle: Array = np.sort(values, axis=-1)[..., cut : count - cut].mean(axis=-1)
@@ -52,7 +52,7 @@ def interquartile_mean(values: Array) -> Array:
 
 
 def iqm(scores: ByTask, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
-    """Interquartile mean over the runs of all tasks together; a task with more runs weighs more."""
+    """Return the interquartile mean over the runs of all tasks together; a task with more runs weighs more."""
     rng = np.random.default_rng(seed)
     drawn = [task[rng.integers(len(task), size=(resamples, len(task)))] for task in scores]
     value = float(interquartile_mean(np.concatenate(scores)))
@@ -60,21 +60,21 @@ def iqm(scores: ByTask, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
 
 
 def mean(scores: ByTask, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
-    """Mean over tasks of the mean over runs."""
+    """Return the mean over tasks of the mean over runs."""
     value = float(np.mean([task.mean() for task in scores]))
     return _estimate(value, _weights(scores, seed, resamples) @ np.concatenate(scores), scores)
 
 
 def mean_curve(curves: ByTask, seed: int = 0, resamples: int = RESAMPLES) -> Band:
-    """Mean over tasks of the mean over runs, point by point; `curves` are [n, P] with NaN where a run has no value.
+    """Return the mean over tasks of the mean over runs by point; `curves` are [n, P], NaN where a run has no value.
 
-    Each point is over the runs that have it, and is NaN unless every task has one.
+    Each point averages the runs that have a value there, and is NaN unless every task has one.
     """
     stacked = np.concatenate(curves)
     has = np.isfinite(stacked)
     ends = np.cumsum([len(task) for task in curves])[:-1]
     value, low, high = (np.full(stacked.shape[1], np.nan) for _ in range(3))
-    # Points with the same runs behind them are one bootstrap.
+    # Points with the same runs behind them share one bootstrap.
     patterns, which = np.unique(has, axis=1, return_inverse=True)
     for number, pattern in enumerate(patterns.T):
         present = [task[rows] for task, rows in zip(curves, np.split(pattern, ends), strict=True)]
@@ -90,12 +90,12 @@ def mean_curve(curves: ByTask, seed: int = 0, resamples: int = RESAMPLES) -> Ban
 
 
 def performance_profile(scores: ByTask, thresholds: Array, seed: int = 0, resamples: int = RESAMPLES) -> Band:
-    """Share of runs whose score is above each threshold, [P]."""
+    """Return the share of runs whose score is above each threshold, [P]."""
     return mean_curve([(task[:, None] > thresholds).astype(float) for task in scores], seed, resamples)
 
 
 def probability_of_improvement(x: ByTask, y: ByTask, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
-    """How likely a run of `x` beats a run of `y` on the same task (a tie counts half), averaged over tasks."""
+    """Return how likely a run of `x` beats a run of `y` on the same task (a tie counts half), averaged over tasks."""
     rng = np.random.default_rng(seed)
     value, drawn = 0.0, np.zeros(resamples)
     for ours, theirs in zip(x, y, strict=True):
@@ -107,7 +107,7 @@ def probability_of_improvement(x: ByTask, y: ByTask, seed: int = 0, resamples: i
 
 
 def steps_to_reach(steps: Array, curve: Array, score: Array) -> Array:
-    """Where `curve` [..., P] over `steps` [P] first reaches `score` [...], on the line between points; or infinity."""
+    """Return where `curve` [..., P] over `steps` [P] first reaches `score` [...], interpolated; infinity if never."""
     above = curve >= np.asarray(score)[..., None]
     after = above.argmax(axis=-1)
     before = np.maximum(after - 1, 0)
@@ -121,9 +121,9 @@ def steps_to_reach(steps: Array, curve: Array, score: Array) -> Array:
 
 
 def speedup(steps: Array, a: ByTask, b: ByTask, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
-    """How many times fewer steps `a` needs to reach the score `b` has at the last of `steps`; 0 where it never does.
+    """Return how many times fewer steps `a` needs to reach the score `b` has at the last of `steps`; 0 if never.
 
-    The curves are [n, P] per task on common `steps`; what is compared is their mean over runs and tasks.
+    The curves are [n, P] per task on common `steps`; their means over runs and tasks are compared.
     """
 
     def ratio(curve: Array, score: Array) -> Array:
@@ -138,7 +138,7 @@ def speedup(steps: Array, a: ByTask, b: ByTask, seed: int = 0, resamples: int = 
 
 
 def percentile_over_training(scores: Array, share: float = 95.0) -> float:
-    """The percentile of one run's evaluation scores: what it reached, apart from its luckiest evaluations."""
+    """Return the percentile of one run's evaluation scores: what it reached, apart from its luckiest evaluations."""
     return float(np.percentile(scores, share))
 
 
@@ -156,11 +156,11 @@ def _mean_of_tasks(curves: ByTask) -> Array:
 
 
 def _shares(rng: np.random.Generator, runs: int, resamples: int) -> Array:
-    """How often each of `runs` runs is drawn in each resample, as shares [resamples, runs]."""
+    """Return how often each of `runs` runs is drawn in each resample, as shares [resamples, runs]."""
     return rng.multinomial(runs, np.full(runs, 1 / runs), size=resamples) / runs
 
 
 def _weights(scores: ByTask, seed: int, resamples: int) -> Array:
-    """Weights [resamples, all runs] whose product with the runs is the resampled mean over tasks of means over runs."""
+    """Return weights [resamples, all runs] that turn runs into resampled means over tasks of means over runs."""
     rng = np.random.default_rng(seed)
     return np.concatenate([_shares(rng, len(task), resamples) for task in scores], axis=1) / len(scores)

@@ -26,14 +26,14 @@ DARK = {
     "layernorm-d": "#a3bffa",
     "td3": "#cbd5e0",
 }
-"""The same on a dark page."""
+"""The same variants on a dark page."""
 
 _OTHERS = ["#00798c", "#997404", "#d1495b", "#3d5a80", "#588157", "#a05195", "#9c6644", "#6d597a"]
 _OTHERS_DARK = ["#53c3d4", "#e6c35c", "#f28b97", "#98b6dd", "#a3c99f", "#e29fd6", "#d8ab8a", "#c3a9d1"]
 
 
 def colors(groups: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """The colour of each group on a light and on a dark page."""
+    """Return the colour of each group on a light and on a dark page."""
     out: dict[str, tuple[str, str]] = {}
     others = 0
     for group in groups:

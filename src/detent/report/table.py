@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by name. A cell that has no value is None."""
+    """Columns by name. A cell without a value is None."""
 
     columns: dict[str, list[Any]]
 
     @classmethod
     def from_rows(cls, rows: Iterable[Mapping[str, Any]], names: Iterable[str] = ()) -> Table:
-        """A table of all keys of `rows` in the order they are met; `names` come first, and are there in any case."""
+        """Make a table of all keys of `rows` in order of first appearance; `names` come first and always exist."""
         rows = list(rows)
         keys = dict.fromkeys([*names, *(key for row in rows for key in row)])
         return cls({key: [row.get(key) for row in rows] for key in keys})
@@ -36,16 +36,16 @@ class Table:
             yield dict(zip(self.columns, values, strict=True))
 
     def where(self, **equal: Any) -> Table:
-        """The rows whose columns have these values."""
+        """Return the rows whose columns have these values."""
         kept = [row for row in self.rows() if all(row[name] == value for name, value in equal.items())]
         return Table.from_rows(kept, self.columns)
 
     def array(self, name: str) -> NDArray[np.float64]:
-        """A column of numbers; NaN where there is none."""
+        """Return a column of numbers; NaN where a value is missing."""
         return np.array([np.nan if value is None else value for value in self.columns[name]], dtype=float)
 
     def to_pandas(self) -> Any:
-        """A pandas DataFrame; pandas is not one of Detent's own dependencies."""
+        """Return a pandas DataFrame; pandas is not one of Detent's own dependencies."""
         from pandas import DataFrame
 
         return DataFrame(self.columns)
@@ -58,7 +58,7 @@ class Table:
         return out.getvalue()
 
     def shown(self) -> list[list[str]]:
-        """The table for people, column names first: few digits, an interval beside its number."""
+        """Format the table for display, column names first: few digits, an interval beside its number."""
         ends = {f"{name}_{end}" for name in self.columns for end in ("low", "high")}
         names = [name for name in self.columns if name not in ends]
         lines = [[name.replace("_", " ") for name in names]]

@@ -17,11 +17,11 @@ def gae(
     gae_lambda: float,
     bootstrap_on_termination: bool = False,
 ) -> Tensor:
-    """Advantages `[T, N]`; the value targets are `advantages + value`.
+    """Return advantages `[T, N]`; the value targets are `advantages + value`.
 
-    Everything is `[T, N]` but `last_value` `[N]`, the value of the observation after the last step. Where an episode
-    was truncated the return goes on with V(final observation) in `final_value`; where it terminated it ends, also
-    when both happened at once.
+    All tensors are `[T, N]` except `last_value` `[N]`, the value of the observation after the last step. Where an
+    episode was truncated, the return bootstraps from V(final observation) in `final_value`; where it terminated, the
+    return ends, even if the episode was truncated at the same step.
     """
     ended = terminated | truncated
     bootstrapped = ended if bootstrap_on_termination else truncated & ~terminated

@@ -1,4 +1,4 @@
-"""The transitions of one rollout as an update sees them."""
+"""The transitions of one rollout in the form that an update uses."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from detent.spec import Observation
 
 @dataclass(frozen=True)
 class Batch:
-    """The first dimension of everything is B."""
+    """Transitions of one rollout; the first dimension of every tensor is B."""
 
     observation: Observation
-    """Normalized."""
+    """Normalized observations."""
     choice: Tensor
     log_prob: Tensor
-    """`[B, m]`, of the policy that collected."""
+    """`[B, m]`, under the policy that collected the rollout."""
     value: Tensor
     advantages: Tensor
     returns: Tensor
 
     @classmethod
     def from_rollout(cls, policy: Policy, rollout: Rollout, reward: Tensor, config: AdvantageConfig) -> Batch:
-        """Estimate advantages and flatten time and environment; `reward` `[T, N]` is the rollout's, scaled or raw."""
+        """Estimate advantages and flatten time and environments; `reward` `[T, N]` is the rollout's, scaled or raw."""
         advantages = gae(
             reward,
             rollout.value,
@@ -58,16 +58,16 @@ class Batch:
         return [*self.observation.values(), self.choice, self.log_prob, self.value, self.advantages, self.returns]
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> Batch:
-        """The same with other tensors, in the order of `tensors`."""
+        """Return a batch with other tensors, given in the order of `Batch.tensors`."""
         count = len(self.observation)
         return Batch(dict(zip(self.observation, tensors[:count], strict=True)), *tensors[count:])
 
     def minibatches(self, order: Tensor, size: int) -> Iterator[Batch]:
-        """The transitions of the indices `order`, `size` of them at a time."""
+        """Yield the transitions at the indices `order`, `size` of them at a time."""
         yield from map(self.with_tensors, zip(*(_pieces(each, order, size) for each in self.tensors()), strict=True))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Batch:
-        """The same with `function` of every tensor."""
+        """Return a batch with `function` applied to every tensor."""
         return self.with_tensors([function(tensor) for tensor in self.tensors()])
 
     def select(self, index: Tensor | slice) -> Batch:
@@ -76,13 +76,13 @@ class Batch:
 
 def _pieces(tensor: Tensor, order: Tensor, size: int) -> Iterable[Tensor]:
     if tensor.dim() > 2:
-        # Images, one minibatch of them at a time: a second copy of all would double the memory of an update.
+        # Index images one minibatch at a time: a second copy of all of them would double the memory of an update.
         return (tensor[rows] for rows in order.split(size))
     pieces: tuple[Tensor, ...] = tensor[order].split(size)
     return pieces
 
 
 def normalized_advantages(advantages: Tensor) -> Tensor:
-    """Shifted and scaled to mean 0 and standard deviation 1, over the last dimension."""
+    """Normalize advantages to mean 0 and standard deviation 1 over the last dimension."""
     std, mean = torch.std_mean(advantages, dim=-1, keepdim=True)
     return (advantages - mean) / (std + 1e-8)

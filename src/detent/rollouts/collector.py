@@ -12,7 +12,7 @@ from detent.seeding import derive_seed
 
 
 class Collector:
-    """Environments, the observations to act on next, and the rollout buffer, which is filled again each time."""
+    """Environments, the observations to act on next, and the rollout buffer, which every rollout reuses."""
 
     def __init__(self, policy: Policy, envs: VectorEnv, config: Config) -> None:
         self._policy, self._envs, self._config = policy, envs, config
@@ -20,7 +20,7 @@ class Collector:
         self._rollout: Rollout | None = None
 
     def collect(self, iteration: int, fresh: bool) -> Rollout:
-        """Collect experience for `iteration`; with `fresh`, as the first time, in environments made anew."""
+        """Collect the rollout of `iteration`; `fresh` rebuilds the environments, as the first rollout always does."""
         config, policy = self._config, self._policy
         if fresh or self._rollout is None:
             self._observation = self._envs.reset(derive_seed(config.seed, "envs", iteration))

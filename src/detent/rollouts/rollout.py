@@ -1,4 +1,4 @@
-"""Collecting experience: the policy acts, the environments answer, tensors of shape [T, N, ...] are filled."""
+"""Experience collection: the policy acts, the environments step, and tensors of shape [T, N, ...] are filled."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from detent.envs import Episode, Observation, VectorEnv
 from detent.models.policy import Policy
 
 IMAGES_AT_ONCE = 512
-"""Images that go through the encoder together while values are computed."""
+"""Images that pass through the encoder together when values are computed."""
 
 
 class NonFiniteError(RuntimeError):
-    """An environment or an update gave NaN or infinity."""
+    """An environment or an update produced NaN or infinity."""
 
 
 @dataclass
 class Rollout:
-    """One iteration's experience; buffers are made once and filled again each time.
+    """One iteration's experience; buffers are allocated once and reused.
 
-    Observations, choices and values live with the policy; rewards and flags where the simulator gives them.
+    Observations, choices and values live on the policy's device, rewards and flags on the simulator's.
     """
 
     observation: Observation
     """Raw observations `[T, N, ...]`."""
     choice: Tensor
-    """`[T, N, m]`, in the head's own type."""
+    """`[T, N, m]`, in the head's own dtype."""
     log_prob: Tensor
-    """`[T, N, m]`, when the choice was made."""
+    """`[T, N, m]`, at the time the choice was made."""
     value: Tensor
     """`[T, N]`."""
     final_value: Tensor
@@ -50,29 +50,29 @@ class Rollout:
     episodes: list[Episode] = field(default_factory=list)
     """Episodes that ended in this rollout."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Where the time went: `act`, and `simulate`, which contains waiting for other processes that collect."""
+    """Time spent in `act` and in `simulate`, which includes waiting for other collecting processes."""
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Rollout:
-        """The same with `function` of every tensor, and nothing else."""
+        """Return a rollout with `function` applied to every tensor, and nothing else."""
         tensors: dict[str, Any] = {
             key: function(value) for key, value in vars(self).items() if isinstance(value, Tensor)
         }
         return Rollout(observation={key: function(value) for key, value in self.observation.items()}, **tensors)
 
     def columns(self, rows: slice) -> Rollout:
-        """The part of some of the environments, in the same memory."""
+        """Return the columns of the environments `rows`, in the same memory."""
         return self.map(lambda tensor: tensor[rows] if tensor is self.last_value else tensor[:, rows])
 
     @property
     def ended(self) -> Tensor:
-        """`[T, N]` bool: the last step of an episode."""
+        """Return which steps ended an episode, `[T, N]` bool."""
         return self.terminated | self.truncated
 
 
 def allocate(policy: Policy, first: Observation, steps: int) -> Rollout:
-    """Empty buffers for `steps` steps of the environments that gave the observation `first` `[N, ...]`."""
+    """Allocate buffers for `steps` steps of the environments that returned the observation `first` `[N, ...]`."""
     on_device = to_device(first, policy.device)
-    # A generator of its own: torch's global numbers may be a simulator's.
+    # A separate generator, because a simulator may draw from torch's global one.
     choice, log_prob, _ = policy.act(on_device, torch.Generator(policy.device).manual_seed(0))
     simulator = next(iter(first.values())).device
     shape = (steps, len(choice))
@@ -94,7 +94,7 @@ def to_device(observation: Observation, device: torch.device) -> Observation:
 
 
 Act = Callable[[Observation, Generator], tuple[Tensor, Tensor, Tensor]]
-"""From raw observations to choice, log-probability and action: `Policy.act`, or a faster form of it."""
+"""Maps raw observations to choice, log-probability and action: `Policy.act`, or a faster form of it."""
 
 
 def collect(
@@ -141,7 +141,7 @@ def collect(
 def _fill_values(
     policy: Policy, rollout: Rollout, finals: list[tuple[int, Tensor, Observation]], last: Observation
 ) -> None:
-    """The critic's part, in two large batches instead of one small one per step."""
+    """Compute the critic's values in two large batches instead of one small batch per step."""
     flat = {key: value.flatten(end_dim=1) for key, value in rollout.observation.items()}
     rollout.value.copy_(_values(policy, flat).view_as(rollout.value))
     rollout.last_value.copy_(policy.value(policy.normalize(to_device(last, policy.device))))
@@ -154,7 +154,7 @@ def _fill_values(
 
 
 def _values(policy: Policy, observation: Observation) -> Tensor:
-    """Values `[B]` of raw observations; images go through in pieces, which bounds the memory of their features."""
+    """Return values `[B]` of raw observations; images are processed in pieces to bound the memory of their features."""
     if "rgb" not in observation:
         return policy.value(policy.normalize(observation))
     pieces = zip(*(value.split(IMAGES_AT_ONCE) for value in observation.values()), strict=True)
@@ -162,13 +162,13 @@ def _values(policy: Policy, observation: Observation) -> Tensor:
 
 
 def checksum(rollout: Rollout, bootstrap_on_termination: bool) -> Tensor:
-    """A scalar that is not finite where an observation or reward is not."""
+    """Return a scalar that is not finite if any observation or reward is not."""
     parts = _parts(rollout, bootstrap_on_termination)
     return torch.stack([part.sum() for part in parts.values()] + [rollout.last_value.sum()]).sum()
 
 
 def require_finite(rollout: Rollout, bootstrap_on_termination: bool, checksum: float) -> None:
-    """Stop with the environment named where `checksum` tells that an observation or reward is NaN or infinite."""
+    """Raise an error that names the environment if `checksum` shows a NaN or infinite observation or reward."""
     if math.isfinite(checksum):
         return
     for what, tensor in _parts(rollout, bootstrap_on_termination).items():
@@ -177,8 +177,8 @@ def require_finite(rollout: Rollout, bootstrap_on_termination: bool, checksum: f
 
 
 def _parts(rollout: Rollout, bootstrap_on_termination: bool) -> dict[str, Tensor]:
-    """What environments gave, `[T, N, ...]`, and what it was."""
-    # Observations that no action was chosen on show in the critic's value of them.
+    """Return what the environments produced, `[T, N, ...]`, by description."""
+    # Observations that were never acted on are checked through the critic's value of them.
     device = rollout.value.device
     used = rollout.truncated.to(device) & ~rollout.terminated.to(device)
     if bootstrap_on_termination:
@@ -192,7 +192,7 @@ def _parts(rollout: Rollout, bootstrap_on_termination: bool) -> dict[str, Tensor
 
 
 def require_finite_rows(tensor: Tensor, what: str, where: str = "of the rollout") -> None:
-    """Stop where `tensor` `[T, N, ...]` is NaN or infinite, with the environment named."""
+    """Raise an error that names the environment if `tensor` `[T, N, ...]` has NaN or infinite entries."""
     bad = (~tensor.isfinite()).flatten(start_dim=1).view(len(tensor), tensor.shape[1], -1).any(-1)
     if bad.any():
         t, env = (int(i) for i in bad.nonzero()[0])

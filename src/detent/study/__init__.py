@@ -1,1 +1,1 @@
-"""Studies: many runs from one TOML file, on one machine or a Ray cluster, and how far they are."""
+"""Studies: many runs from one TOML file, on one machine or a Ray cluster, and their progress."""

@@ -1,10 +1,10 @@
-"""A study's directory: the plan, a run directory and a log for each run, and how far each of them is.
+"""A study's directory: the plan, a run directory and a log for each run, and their progress.
 
     study.toml     the study, complete        plan/<id>.toml   a run's configuration
     study.json     its runs                   runs/<id>/       its run directory
     lock           the process that runs it   logs/<id>.log    its output
 
-Everything is read from these files, so any machine that sees the directory can tell.
+Everything is read from these files, so any machine that sees the directory can show the progress.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from detent.training.run_directory import lock_holder, write_json
 Status = Literal["waiting", "running", "interrupted", "failed", "finished"]
 STATUSES: tuple[Status, ...] = ("running", "failed", "interrupted", "waiting", "finished")
 _TAIL = 65536
-"""Bytes at the end of a file that hold its last row."""
+"""Bytes at the end of a file that contain its last row."""
 
 Entry = dict[str, Any]
-"""A run as study.json has it."""
+"""A run as recorded in study.json."""
 
 
 @dataclass(frozen=True)
 class RunState:
-    """How far a run is."""
+    """Status and progress of a run."""
 
     id: str
     status: Status
@@ -42,14 +42,14 @@ class RunState:
     total_steps: int = 0
     steps_per_second: float | None = None
     evaluation: dict[str, Any] | None = None
-    """The stochastic play of its last evaluation."""
+    """The last evaluation with sampled actions."""
     reason: str | None = None
-    """Why it failed, or who holds it."""
+    """Why the run failed, or which process holds it."""
     log: str | None = None
 
     @property
     def seconds_left(self) -> float | None:
-        """None while unknown."""
+        """Return the estimated seconds left; None while unknown."""
         if self.status == "finished":
             return 0.0
         if self.status != "running" or not self.steps_per_second:
@@ -61,7 +61,7 @@ class RunState:
 
 
 def write_study(directory: Path, study: Study) -> list[Entry]:
-    """Lay the plan down, or add to one that is there; the runs' entries. Call it with the directory's lock held."""
+    """Write the plan, or extend an existing one; return the runs' entries. Call this with the directory's lock held."""
     entries = [run.entry() for run in study.runs]
     for name in ("plan", "runs", "logs"):
         (directory / name).mkdir(exist_ok=True)
@@ -74,7 +74,7 @@ def write_study(directory: Path, study: Study) -> list[Entry]:
 
 
 def _write_toml(path: Path, content: dict[str, Any]) -> None:
-    """Written whole where it is not there yet or is damaged; not synced, since a study makes it again."""
+    """Write a file atomically if it is missing or differs; not synced, since the study writes it again."""
     text = tomli_w.dumps(content)
     if not path.exists() or path.read_text() != text:
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -83,9 +83,9 @@ def _write_toml(path: Path, content: dict[str, Any]) -> None:
 
 
 def require_same_study(directory: Path, study: Study) -> None:
-    """Refuse a directory that holds another study, or one whose runs are not all part of this one, or other things."""
+    """Refuse a directory that holds another study, runs that are not part of this one, or anything else."""
     if not (directory / "study.json").exists():
-        # The lock is what a study leaves that was killed before it wrote anything.
+        # A study killed before it wrote its plan leaves a lock and perhaps these directories.
         known = {"lock", "plan", "runs", "logs"}
         others = [p.name for p in directory.iterdir() if p.name not in known and not p.name.startswith(".")]
         if others:
@@ -122,12 +122,12 @@ def log_path(directory: Path, run: str) -> Path:
 
 
 def failure_path(directory: Path, run: str) -> Path:
-    """Where an engine notes that a run failed; a run may fail before it has a directory of its own."""
+    """Return the file that records a run's failure; a run may fail before it has a directory of its own."""
     return directory / "logs" / f"{run}.failed.json"
 
 
 def read_state(directory: Path, entry: Entry) -> RunState:
-    """How far a run is, from what it has written."""
+    """Read a run's status and progress from the files it has written."""
     run = directory / entry["path"]
     info = _read_json(run / "run.json") or {}
     failure = _read_json(failure_path(directory, entry["id"]))
@@ -157,7 +157,7 @@ def read_state(directory: Path, entry: Entry) -> RunState:
 
 
 def last_row(path: Path) -> dict[str, Any] | None:
-    """The last whole row of a `.jsonl` file."""
+    """Return the last complete row of a `.jsonl` file."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""What a user sees of a study: a live table on a terminal, plain lines in a pipe."""
+"""Progress of a study: a live table on a terminal, plain lines in a pipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from detent.training.progress import PLAIN_INTERVAL, PipeConsole
 
 States = Mapping[str, RunState]
 _LINES_AROUND = 6
-"""Lines of a terminal that the table of runs leaves free."""
+"""Terminal lines that the table of runs leaves free."""
 
 
 class Display(Protocol):
@@ -33,7 +33,7 @@ class Display(Protocol):
 
 
 def clock(seconds: float | None) -> str:
-    """Hours, minutes and seconds; `-` while unknown."""
+    """Format seconds as hours, minutes and seconds; `-` while unknown."""
     if seconds is None:
         return "-"
     hours, rest = divmod(round(seconds), 3600)
@@ -41,13 +41,13 @@ def clock(seconds: float | None) -> str:
 
 
 def counts(states: Iterable[RunState]) -> str:
-    """`3 finished, 2 running`, and so on; of each kind that there is."""
+    """Return the number of runs by status, such as `3 finished, 2 running`."""
     found = Counter(state.status for state in states)
     return ", ".join(f"{found[status]} {status}" for status in reversed(STATUSES) if found[status])
 
 
 def study_left(states: Iterable[RunState]) -> float | None:
-    """Seconds until all runs are done if they all go at the rate of those that run now; None while unknown."""
+    """Return the seconds until all runs are done, at the total speed of those running now; None while unknown."""
     states = [state for state in states if state.status not in ("finished", "failed")]
     rate = sum(state.steps_per_second or 0.0 for state in states if state.status == "running")
     if not rate:
@@ -56,7 +56,7 @@ def study_left(states: Iterable[RunState]) -> float | None:
 
 
 def played(state: RunState) -> str:
-    """The last evaluation in a few characters."""
+    """Format the last evaluation in a few characters."""
     if state.evaluation is None:
         return "-"
     if "success_once" in state.evaluation:
@@ -76,7 +76,7 @@ def runs_table(states: Iterable[RunState]) -> Table:
 
 
 class PlainLines:
-    """A line when something happens, and every few seconds one that tells how far everything is."""
+    """Prints a line when something happens, and the overall progress every few seconds."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or PipeConsole(soft_wrap=True, highlight=False)
@@ -113,7 +113,7 @@ class PlainLines:
 
 
 class LiveTable:
-    """The runs that are going, redrawn in place."""
+    """A table of runs, active ones first, redrawn in place."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -1,4 +1,4 @@
-"""Running a study: start what is missing, watch it, start again what was killed, report what failed; on any engine."""
+"""Run a study on any engine: start the missing runs, watch them, restart killed ones, report failed ones."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ from detent.training.run_directory import acquire_lock, release_lock
 from detent.training.signals import StopRequest
 
 LOOK = 0.2
-"""Seconds between two looks at the processes."""
+"""Seconds between two checks of the processes."""
 REFRESH = 1.0
-"""Seconds between two looks at the files of running runs."""
+"""Seconds between two reads of the running runs' files."""
 
 
 class Engine(Protocol):
-    """Where runs are carried out."""
+    """Executes the runs of a study."""
 
     def free(self) -> bool:
-        """Whether another run can be handed over."""
+        """Return whether the engine can take another run."""
         ...
 
     def start(self, directory: Path, entry: Entry) -> None: ...
 
     def poll(self) -> list[tuple[Entry, Outcome]]:
-        """The runs that ended since the last call."""
+        """Return the runs that ended since the last call."""
         ...
 
     def stop(self) -> None:
-        """Ask all runs to save a checkpoint and end."""
+        """Ask all runs to save a checkpoint and exit."""
         ...
 
     def close(self) -> None:
-        """End what is still there, at once."""
+        """End all remaining runs at once."""
         ...
 
 
 @dataclass(frozen=True)
 class Summary:
-    """How a study was left."""
+    """State of a study when the engine is done."""
 
     states: tuple[RunState, ...]
     stopped: bool
-    """On request, before everything was done."""
+    """Whether the study was stopped on request before all runs were done."""
 
     @property
     def finished(self) -> int:
@@ -64,7 +64,7 @@ class Summary:
 
 
 def run_study(study: Study, directory: Path, engine: Engine, display: Display, retries: int = 2) -> Summary:
-    """Do what is missing of a study; runs that failed before are tried again."""
+    """Run what is missing of a study; runs that failed before are tried again."""
     directory = directory.resolve()
     with contextlib.ExitStack() as stack:
         stack.callback(engine.close)
@@ -73,7 +73,7 @@ def run_study(study: Study, directory: Path, engine: Engine, display: Display, r
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"{directory} cannot be created ({error.strerror}); choose another --out") from None
-        # Asked before the lock is taken too: it would leave a file in a directory that is none of ours.
+        # Also checked before locking: the lock would leave a file in a directory that is not ours.
         require_same_study(directory, study)
         lock = acquire_lock(directory)
         stack.callback(release_lock, lock)
@@ -98,7 +98,7 @@ class _Loop:
         self.refreshed = float("-inf")
 
     def run(self, missing: list[Entry], lock: int) -> bool:
-        """Until everything is done, or a stop was requested and all runs have ended; whether it was."""
+        """Loop until all runs are done, or have ended after a stop request; return whether they were stopped."""
         self.queue.extend(missing)
         with StopRequest(self.display.message) as stop:
             asked = False

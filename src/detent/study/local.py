@@ -1,4 +1,4 @@
-"""The local engine: a few `detent train` processes at a time on this machine."""
+"""The local engine: runs a few `detent train` processes at a time on this machine."""
 
 from __future__ import annotations
 

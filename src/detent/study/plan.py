@@ -1,4 +1,4 @@
-"""A study file: tasks x variants x algorithms x seeds x swept settings, and the runs it adds up to.
+"""A study file: tasks x variants x algorithms x seeds x swept settings, and the runs that follow from it.
 
     description = "one sentence"
     tasks = ["Ant-v4", "Hopper-v4"]
@@ -8,7 +8,7 @@
     settings = { update.epochs = 5 }
     sweep = { head.bins = [11, 41, 101] }
 
-Several grids in one study are `[[grid]]` tables; what stands above them holds for all of them.
+Several grids in one study are `[[grid]]` tables; keys above them apply to all of them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from typing import Any
 
 from detent.config import Config, validate
 from detent.config.io import RENAMED, read_toml, to_dict
-from detent.config.presets import ALGORITHMS, BASELINES, check_names, configure, table
+from detent.config.presets import BASELINES, MANISKILL_BACKENDS, check_names, configure, table
 from detent.errors import ConfigError, nearest
+from detent.training.plugins import register_plugins
 
 _DEFAULTS: dict[str, Any] = {
     "preset": "paper",
@@ -44,7 +45,7 @@ RESERVED_KEYS = {"task": "tasks", "variant": "variants", "algo": "algos", "seed"
     name: name for name in ("preset", "steps")
 }
 HASH_EXCLUDED = ("tensorboard", "log", "checkpoint.keep")
-"""Settings that change nothing in a run's results, and so do not belong to its id."""
+"""Settings that do not affect a run's results, and so are not part of its id."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,12 @@ class Run:
     id: str
     config: Config
     overrides: dict[str, Any]
-    """What the study says beside the axes, by dotted name: settings for all, and this run's swept ones."""
+    """Settings of the study besides the axes, by dotted name: those of all runs, and this run's swept ones."""
     baseline: bool
-    """A line to compare a sweep with, not a point of it."""
+    """Whether the run is a reference line for a sweep, not a point of it."""
 
     def entry(self) -> dict[str, Any]:
-        """What `study.json` says of it."""
+        """Return the run as recorded in `study.json`."""
         config = self.config
         return {
             "id": self.id,
@@ -83,24 +84,24 @@ class Study:
     description: str
     cites: str
     grids: tuple[dict[str, Any], ...]
-    """Complete: everything that a file may leave out is said."""
+    """Complete: keys that a file may omit are filled in."""
     runs: tuple[Run, ...]
     """In the order they are started: every first seed before any second one."""
 
     def source(self) -> dict[str, Any]:
-        """The study as a file that says everything."""
+        """Return the study as the content of a complete file."""
         return {"description": self.description, "cites": self.cites, "grid": list(self.grids)}
 
 
 def shipped() -> dict[str, str]:
-    """Names and descriptions of the studies that come with Detent; those for tests, `_name`, are left out."""
+    """Return names and descriptions of the studies that ship with Detent, without those for tests (`_name`)."""
     entries = (files("detent.config.presets") / "studies").iterdir()
     names = sorted(entry.name.removesuffix(".toml") for entry in entries if entry.name.endswith(".toml"))
     return {name: str(table(f"studies/{name}")["description"]) for name in names if not name.startswith("_")}
 
 
 def load_study(study: str) -> Study:
-    """The study of a file, or the shipped one of that name."""
+    """Load a study from a TOML file, or the shipped one of that name."""
     if study.endswith(".toml"):
         return make_study(Path(study).stem, read_toml(Path(study)))
     if not (files("detent.config.presets") / "studies" / f"{study}.toml").is_file():
@@ -111,7 +112,7 @@ def load_study(study: str) -> Study:
 
 
 def make_study(name: str, content: Mapping[str, Any]) -> Study:
-    """Check everything that a study says and lay out its runs."""
+    """Check the content of a study and lay out its runs."""
     try:
         _require_keys(content, _STUDY_KEYS)
         grids = content.get("grid", [{}])
@@ -131,14 +132,14 @@ def make_study(name: str, content: Mapping[str, Any]) -> Study:
 
 
 def run_id(config: Config) -> str:
-    """A readable name and a hash of all that changes the result.
+    """Return a readable name with a hash of everything that affects the result.
 
-    Hashed is what differs from the default configuration, so that a setting which a later version adds leaves the ids
-    of existing runs alone. Threads count: they change bits. Device and simulator count as asked for (`auto`), so that a
-    study can be finished on another machine.
+    Only what differs from the default configuration is hashed, so that a setting added by a later version leaves the
+    ids of existing runs alone. Threads count: they change bits. Device and simulator count as requested (`auto`), so
+    that a study can be finished on another machine.
     """
     usual = flat(to_dict(Config()))
-    # Settings count under the names they were first written with.
+    # Renamed settings are hashed under their original names.
     first_names = {new: old for old, new in RENAMED.items()}
     changed = {
         first_names.get(key, key): value
@@ -152,7 +153,7 @@ def run_id(config: Config) -> str:
 
 
 def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as dotted keys."""
+    """Flatten nested tables to dotted keys."""
     out: dict[str, Any] = {}
     for key, value in nested.items():
         if isinstance(value, Mapping):
@@ -163,7 +164,7 @@ def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _complete(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """A grid that says everything, its values checked for kind."""
+    """Return a grid with all keys filled in and the types of its values checked."""
     _require_keys(own, _GRID_KEYS)
     grid = {**_DEFAULTS, **shared, **own}
     for key in ("settings", "sweep"):
@@ -193,7 +194,7 @@ def _complete(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, An
 
 
 def _runs(grid: Mapping[str, Any]) -> Iterator[tuple[int, Run]]:
-    """A grid's runs, each with the turn of its seed."""
+    """Yield a grid's runs, each with the index of its seed."""
     fixed = {"threads": 1, **grid["settings"]}
     if not fixed["threads"]:
         raise ConfigError("threads is 0 (all cores), which is not the same on every machine; give a number")
@@ -213,23 +214,9 @@ def _runs(grid: Mapping[str, Any]) -> Iterator[tuple[int, Run]]:
             )
             validate(config)
             check_names(config)
-            _require_plugins(config)
+            register_plugins(config)
             overrides = {**grid["settings"], **sweep}
             yield turn, Run(run_id(config), config, overrides, grid["baseline"])
-
-
-def _require_plugins(config: Config) -> None:
-    """Refuse plug-ins that are not known; only they make a study import more than its configuration."""
-    default = Config()
-    sections = ("encoder", "actor", "head", "critic", "env")
-    own = all(name in ("categorical", "gaussian", "loss-swap") for name in (config.head.kind,))
-    own &= all(getattr(config, name).options == {} for name in sections) and config.critic.head == default.critic.head
-    own &= {config.actor.kind, config.critic.kind} <= {"rn", "mlp"} and config.encoder.kind == default.encoder.kind
-    if own and config.algo in ALGORITHMS and not (config.plugins or config.log or config.env.wrappers):
-        return
-    from detent.training.plugins import register_plugins
-
-    register_plugins(config)
 
 
 def _require_keys(content: Mapping[str, Any], valid: tuple[str, ...]) -> None:
@@ -239,8 +226,9 @@ def _require_keys(content: Mapping[str, Any], valid: tuple[str, ...]) -> None:
 
 
 def _require_tasks(grids: tuple[dict[str, Any], ...]) -> None:
-    """Refuse names that no simulator has; one that is not in the presets is looked up in Gymnasium."""
-    for task in dict.fromkeys(task for grid in grids for task in grid["tasks"]):
+    """Refuse tasks that no simulator has; one that is not in the presets is looked up in Gymnasium."""
+    own = {"auto", "envpool", "gymnasium", *MANISKILL_BACKENDS}
+    for task in dict.fromkeys(task for grid in grids if _backends(grid) <= own for task in grid["tasks"]):
         if task not in table("tasks"):
             from detent.envs.gymnasium import find_task
 
@@ -249,6 +237,11 @@ def _require_tasks(grids: tuple[dict[str, Any], ...]) -> None:
             except ConfigError as error:
                 why = f": {error}" if ":" in task else f"; {nearest(task, table('tasks'))}, or another Gymnasium id"
                 raise ConfigError(f"unknown task '{task}'{why}") from None
+
+
+def _backends(grid: Mapping[str, Any]) -> set[str]:
+    """Return the simulators of a grid; only a plug-in itself knows its tasks."""
+    return {str(name) for name in grid["sweep"].get("env.backend", [grid["settings"].get("env.backend", "auto")])}
 
 
 def _text(content: Mapping[str, Any], key: str) -> str:

@@ -1,4 +1,4 @@
-"""One run as a `detent train` process of its own: started, resumed exactly, stopped, and its end understood."""
+"""One run as a `detent train` process of its own: start or exactly resume it, stop it, and report how it ended."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from detent.training.run_directory import lock_holder, write_json
 
 _CHILD = (sys.executable, "-m", "detent.cli.child")
 STOPPED = 3
-"""Exit code of a run that was asked to stop and saved a checkpoint."""
+"""Exit code of a run that was asked to stop and has saved a checkpoint."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a process ended. `killed`: by a signal from outside, so that another try may do better."""
+    """How a process ended. `killed`: by a signal from outside, so a retry may succeed."""
 
     kind: Literal["finished", "stopped", "killed", "failed"]
     reason: str = ""
@@ -40,12 +40,12 @@ class RunProcess:
         self._stopping = False
 
     def advance(self) -> Outcome | None:
-        """Start the process if that is due, and tell how it ended once it has; never waits."""
+        """Start the process if due, and return its outcome once it has ended; never wait."""
         if self._process is None:
             if self._stopping:
                 return Outcome("stopped")
             if lock_holder(self.path) is not None:
-                # What an engine that was killed has left behind is still saving; or it goes on, and will finish.
+                # A process left behind by a killed engine is still saving, or it continues and will finish.
                 return None
             if read_state(self.directory, self.entry).status == "finished":
                 return Outcome("finished")
@@ -55,13 +55,13 @@ class RunProcess:
         return None if code is None else self._outcome(code)
 
     def stop(self) -> None:
-        """Ask the process to finish its iteration, save a checkpoint and end."""
+        """Ask the process to finish its iteration, save a checkpoint and exit."""
         if self._process is not None and not self._stopping:
             self._process.send_signal(signal.SIGTERM)
         self._stopping = True
 
     def kill(self) -> None:
-        """End the process now; the run can be resumed from its last scheduled checkpoint."""
+        """Kill the process now; the run can be resumed from its last scheduled checkpoint."""
         self._stopping = True
         if self._process is not None:
             self._process.kill()
@@ -69,7 +69,7 @@ class RunProcess:
 
     def _start(self) -> None:
         failure_path(self.directory, self.entry["id"]).unlink(missing_ok=True)
-        # Ctrl-C on the terminal reaches the engine, which asks its runs to stop: hence a session of its own.
+        # In a session of its own: Ctrl-C on the terminal should reach only the engine, which asks its runs to stop.
         with log_path(self.directory, self.entry["id"]).open("ab") as log:
             self._process = subprocess.Popen(
                 [*_CHILD, str(os.getpid()), *train_words(self.directory, self.entry)],
@@ -94,27 +94,28 @@ class RunProcess:
 
 
 def train_words(directory: Path, entry: Entry) -> list[str]:
-    """The command for a run: exactly on from its last scheduled checkpoint, from the beginning where there is none."""
+    """Return the command for a run: resume exactly from its last scheduled checkpoint, or start if there is none."""
     run = directory / entry["path"]
     if (run / "config.toml").exists() and not _stopped_before_any_schedule(run):
-        return ["train", "--resume", str(run), "--exact"]
+        # The study's file named whatever the run's files name.
+        return ["train", "--resume", str(run), "--exact", "--trust"]
     shutil.rmtree(run, ignore_errors=True)
     return ["train", "--config", str(plan_path(directory, entry["id"])), "--out", str(run)]
 
 
 def note_failure(directory: Path, entry: Entry, reason: str) -> None:
-    """Leave word of a run that is given up, for `detent study status`."""
+    """Record the failure of a run that is given up, for `detent study status`."""
     write_json(failure_path(directory, entry["id"]), {"id": entry["id"], "reason": reason})
 
 
 def _stopped_before_any_schedule(run: Path) -> bool:
-    """Whether a run was stopped and saved, but at no point where resuming is exact."""
+    """Return whether a run was stopped and saved, but never at a point from which resuming is exact."""
     kinds = set()
     for state in (run / "checkpoints").glob("[0-9]*/state.json"):
         try:
             kinds.add(json.loads(state.read_text())["kind"])
         except (ValueError, KeyError):
-            # A damaged checkpoint: what to do about it is for `--resume` to say.
+            # A damaged checkpoint is for `--resume` to deal with.
             return False
     return "final" in kinds and "scheduled" not in kinds
 

@@ -1,7 +1,7 @@
 """The Ray engine: every run is a Ray task that watches a `detent train` process on some node of the cluster.
 
-All nodes must see the study's directory at the same path. A run whose node is lost goes on elsewhere, from its last
-scheduled checkpoint, to the same bits.
+All nodes must see the study's directory at the same path. A run whose node is lost resumes on another from its last
+scheduled checkpoint, with bit-identical results.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from detent.study.directory import Entry
 from detent.study.process import Outcome, RunProcess
 
 LOOK = 0.2
-"""Seconds between two looks of a task at its process."""
+"""Seconds between a task's checks of its process."""
 REACH = 5.0
 """Seconds to wait for an answer from a cluster's address."""
 
 
 class RayEngine:
     def __init__(self, address: str | None, cpus: int, gpus: float, tell: Callable[[str], None]) -> None:
-        """`address` of a cluster; None starts one of `cpus` CPUs on this machine, for as long as the study runs."""
+        """Connect to the cluster at `address`; None starts one of `cpus` CPUs on this machine while the study runs."""
         if gpus < 0:
             raise ConfigError(f"--gpus is {gpus}; it must not be negative")
-        # Ray would report its use to its makers.
+        # By default, Ray reports usage statistics to its developers.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             import ray
@@ -54,7 +54,7 @@ class RayEngine:
         self._task = ray.remote(_carry_out)
 
     def free(self) -> bool:
-        """Ray keeps the queue."""
+        """Return True: Ray keeps the queue."""
         return True
 
     def start(self, directory: Path, entry: Entry) -> None:
@@ -62,7 +62,7 @@ class RayEngine:
             self._directory = directory
             stop_path(directory).unlink(missing_ok=True)
         self._warn_if_no_room(entry["threads"])
-        # Retries are counted by the study, for both engines alike.
+        # The study counts retries, for both engines alike.
         options = {"num_cpus": entry["threads"], "num_gpus": self._gpus, "max_retries": 0, "name": entry["id"]}
         ref = self._task.options(**options).remote(str(directory), entry, os.getcwd(), self._gpus > 0)
         self._refs[ref] = entry
@@ -78,13 +78,13 @@ class RayEngine:
             stop_path(self._directory).touch()
 
     def close(self) -> None:
-        """Tasks still there end with the driver, and so do their processes."""
+        """Shut Ray down; remaining tasks end with the driver, and so do their processes."""
         self._ray.shutdown()
         if self._directory is not None:
             stop_path(self._directory).unlink(missing_ok=True)
 
     def _warn_if_no_room(self, threads: int) -> None:
-        """Say it when no node could ever take a run of so many threads: Ray waits silently for one that can."""
+        """Warn if no node could ever take a run of this many threads: Ray waits silently for one that can."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         fits = any(node.get("CPU", 0) >= threads and node.get("GPU", 0) >= self._gpus for node in nodes)
         if not fits and threads not in self._crowded:
@@ -103,17 +103,17 @@ class RayEngine:
 
 
 def stop_path(directory: Path) -> Path:
-    """The file that tells the tasks on all nodes to stop."""
+    """Return the file that tells the tasks on all nodes to stop."""
     return directory / "stop"
 
 
 def _carry_out(directory: str, entry: Entry, cwd: str, see_gpus: bool) -> Outcome:
-    """The task: a run's process, from its start to its end."""
+    """Execute a run's process from start to end, as a Ray task."""
     path = Path(directory)
     if not (path / "study.json").exists():
         return Outcome("failed", f"{platform.node()} does not see {path}; all nodes of the cluster must share it")
     if Path(cwd).is_dir():
-        # Environments of the user's own lie there.
+        # The user's own environments may be defined there.
         os.chdir(cwd)
     process = RunProcess(path, entry, {} if see_gpus else {"CUDA_VISIBLE_DEVICES": ""})
     while True:
@@ -126,7 +126,7 @@ def _carry_out(directory: str, entry: Entry, cwd: str, see_gpus: bool) -> Outcom
 
 
 def _require_answer(address: str) -> None:
-    """Refuse an address where nothing listens; Ray itself would try for a long time."""
+    """Refuse an address where nothing listens; Ray itself would keep trying for a long time."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")

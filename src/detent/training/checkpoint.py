@@ -1,4 +1,4 @@
-"""Writing checkpoints: whole or not at all, with the hashes of their files, and removing old ones."""
+"""Write checkpoints atomically, with the hashes of their files, and remove old ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from detent.models.checkpoints import DamagedCheckpointError, State, directory, 
 
 
 def save(run: Path, state: State, policy: Mapping[str, Tensor], trainer: Mapping[str, Tensor]) -> Path:
-    """Write `checkpoints/<step>`: into a temporary directory, to disk, then renamed."""
+    """Write `checkpoints/<step>` atomically: to a temporary directory, synced to disk, then renamed."""
     target = directory(run, state.step)
     temporary = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
@@ -34,10 +34,10 @@ def save(run: Path, state: State, policy: Mapping[str, Tensor], trainer: Mapping
 
 
 def find_resumable(run: Path, exact: bool) -> tuple[State | None, list[str]]:
-    """The latest intact checkpoint to go on from (`exact`: a scheduled one), and what was passed over as damaged.
+    """Return the latest intact checkpoint to resume from (`exact`: a scheduled one), and what is damaged after it.
 
-    None means the beginning: a run killed before its first checkpoint starts again, to the same end. Work that is
-    there is never thrown away for that: it is refused where something else was saved or a checkpoint is damaged.
+    None means the beginning: a run killed before its first checkpoint starts over, with the same result. Saved work is
+    never discarded for that: if only a checkpoint of another kind or a damaged one exists, this raises an error.
     """
     states, damaged = read_all(run)
     resumable = [state for state in states if state.kind != "best"]
@@ -55,9 +55,10 @@ def find_resumable(run: Path, exact: bool) -> tuple[State | None, list[str]]:
 
 
 def prune(run: Path, keep: int) -> None:
-    """Remove all but the latest `keep` resumable checkpoints, the latest scheduled one, and the bests that they name.
+    """Remove all but the latest `keep` resumable checkpoints, the latest scheduled one, and the best ones they name.
 
-    A damaged one neither counts nor goes: training does not stop for it, and its owner may still want to look.
+    Damaged checkpoints are neither counted nor removed: training does not stop for them, and their owner may want to
+    inspect them.
     """
     states, _ = read_all(run)
     resumable = [state for state in states if state.kind != "best"][-keep:]
@@ -69,7 +70,7 @@ def prune(run: Path, keep: int) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Delete a checkpoint so that a crash leaves no half of one under its name."""
+    """Delete a checkpoint so that a crash never leaves half of one under its name."""
     doomed = path.with_name(f".{path.name}.deleted")
     shutil.rmtree(doomed, ignore_errors=True)
     path.replace(doomed)
@@ -77,7 +78,7 @@ def _remove(path: Path) -> None:
 
 
 def remove_after(run: Path, step: int) -> None:
-    """Remove checkpoints past `step`, the newest first: a run resumed there makes them again."""
+    """Remove checkpoints past `step`, newest first: a run resumed at `step` writes them again."""
     for later in reversed(steps(run)):
         if later > step:
             _remove(directory(run, later))

@@ -1,4 +1,4 @@
-"""The engine of a run: plain autograd, or the accelerated forms where every module has one."""
+"""The engine of a run: plain autograd, or accelerated if every module has an accelerated form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RolloutCollector(Protocol):
 
 
 def acceleration() -> ModuleType | None:
-    """Return the room of accelerated forms; None where it was removed."""
+    """Return the package of accelerated forms; None if it was removed."""
     try:
         return import_module("detent.acceleration")
     except ImportError:
@@ -34,7 +34,7 @@ def acceleration() -> ModuleType | None:
 
 
 def why_not_accelerated(config: Config, policy: Policy) -> str | None:
-    """Return what keeps a run from the accelerated engine, in words; None where nothing does."""
+    """Return why a run cannot use the accelerated engine; None if it can."""
     room = acceleration()
     if room is None:
         return "detent.acceleration is not installed"
@@ -43,13 +43,13 @@ def why_not_accelerated(config: Config, policy: Policy) -> str | None:
 
 
 def engine_notes(config: Config, policy: Policy) -> tuple[str, ...]:
-    """Return why a run is slower than it might be."""
+    """Return notes on why a run is slower than it could be."""
     reason = why_not_accelerated(config, policy) if config.update.engine == "autograd" else None
     return (f"autograd engine: {reason}, so updates take longer.",) if reason else ()
 
 
 def choose_engine(config: Config, spec: EnvSpec) -> Engine:
-    """Return `accelerated` or `autograd`: what was asked for, or the faster one that this run can have."""
+    """Return `accelerated` or `autograd`: the engine requested, or the faster one that this run supports."""
     if config.algo in BASELINES:
         return config.update.engine
     if config.update.engine == "autograd":
@@ -71,7 +71,7 @@ def make_update_rule(policy: Policy, config: Config) -> UpdateRule:
 
 
 def make_collector(policy: Policy, envs: VectorEnv, config: Config) -> RolloutCollector:
-    """Make the collector; after the update rule, which may move the policy's parameters to shared memory."""
+    """Make the collector; call this after making the update rule, which may move the policy to shared memory."""
     forms = _forms(config)
     collector: RolloutCollector = (
         forms.make_collector(policy, envs, config) if forms else Collector(policy, envs, config)

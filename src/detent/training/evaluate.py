@@ -1,11 +1,12 @@
-"""Evaluation: a quota of whole episodes per environment, frozen statistics, own seeds; training is not touched."""
+"""Evaluation: a quota of whole episodes per environment, frozen statistics, separate seeds; training is unaffected."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,16 +14,21 @@ import torch
 from numpy.typing import NDArray
 
 from detent.config import Config
+from detent.config.io import read_run_config
 from detent.envs import EnvFactory, Episode, VectorEnv, make_eval_envs
+from detent.errors import ConfigError
+from detent.models.checkpoints import load_policy
 from detent.paper.scores import normalized, paper_score, paper_task
 from detent.seeding import derive_seed
+from detent.threads import usable_cores
+from detent.training.plugins import require_trust
 
 NO_END_IN_SIGHT = 10_000
-"""Steps after which an evaluation gives up on an episode of an environment without a time limit."""
+"""Steps after which an evaluation gives up on an episode, if the environment has no time limit."""
 
 
 class Player(Protocol):
-    """What can be evaluated: a policy, or a baseline's."""
+    """Anything that can be evaluated: a policy, or a baseline's policy."""
 
     @property
     def device(self) -> torch.device: ...
@@ -32,12 +38,12 @@ class Player(Protocol):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Whole episodes of one policy, in order of environment and turn."""
+    """Whole episodes of one policy, ordered by environment, then by time."""
 
     episodes: tuple[Episode, ...]
 
     def summary(self, task: str) -> dict[str, Any]:
-        """Mean, spread, a 95% bootstrap interval of the mean, and the TD3-normalized score where the task has one."""
+        """Return the mean, standard deviation, 95% bootstrap interval of the mean, and TD3-normalized score if any."""
         returns = np.array([episode.total_reward for episode in self.episodes])
         low, high = bootstrap_interval(returns)
         out = {
@@ -52,17 +58,17 @@ class Evaluation:
 
 
 class Evaluator:
-    """The evaluations of a run: always the same environments, made when first needed, and seeds of their own."""
+    """Evaluates a run's policy, always in the same environments (made on first use) and with separate seeds."""
 
     def __init__(self, config: Config, factory: EnvFactory | None = None) -> None:
         self._config, self._factory = config, factory
         self._envs: VectorEnv | None = None
 
     def row(self, player: Player, step: int, iteration: int) -> dict[str, Any]:
-        """What `evals.jsonl` says of `player` at this step: the episodes of both plays."""
+        """Evaluate `player` with sampled and with most probable actions; return the row of `evals.jsonl`."""
         config, started = self._config, time.perf_counter()
         if self._envs is None:
-            # Kept from one evaluation to the next: worker processes with a renderer take long to start.
+            # Kept between evaluations: worker processes with a renderer take long to start.
             num_envs = min(config.eval.num_envs, config.eval.episodes)
             self._envs = make_eval_envs(config.task, config.env, num_envs, config.threads, self._factory)
         row: dict[str, Any] = {"step": step, "iteration": iteration}
@@ -80,10 +86,10 @@ class Evaluator:
 
 
 def success_rates(episodes: Sequence[Episode]) -> dict[str, float]:
-    """Shares of episodes that succeeded at any time and in their last step; empty where success is never reported."""
+    """Return the shares of episodes that succeeded at any time and in their last step; empty if never reported."""
     if all(episode.success is None for episode in episodes):
         return {}
-    # Where an environment reports success only when there is one, silence means none.
+    # Some environments report success only when it happens: a missing value means failure.
     return {
         "success_once": float(np.mean([episode.success or 0.0 for episode in episodes])),
         "success_at_end": float(np.mean([episode.success_at_end or 0.0 for episode in episodes])),
@@ -91,16 +97,16 @@ def success_rates(episodes: Sequence[Episode]) -> dict[str, float]:
 
 
 def bootstrap_interval(values: NDArray[np.float64], resamples: int = 10_000) -> tuple[float, float]:
-    """95% percentile bootstrap interval of the mean; the resampling is seeded, so the same values give the same."""
+    """Return the 95% percentile bootstrap interval of the mean; seeded, so the same values give the same interval."""
     draws = np.random.default_rng(0).choice(values, size=(resamples, len(values)))
     low, high = np.percentile(draws.mean(axis=1), [2.5, 97.5])
     return float(low), float(high)
 
 
 def evaluate(policy: Player, envs: VectorEnv, episodes: int, seed: int, deterministic: bool) -> Evaluation:
-    """Play `episodes` episodes, each environment its fixed share of them.
+    """Run `episodes` episodes, a fixed share of them in each environment.
 
-    A fixed share, because taking whatever finishes first would favour short episodes.
+    The share is fixed because taking whichever episodes finish first would favour short ones.
     """
     limit = math.inf if envs.spec.max_episode_steps else NO_END_IN_SIGHT
     quota = [episodes // envs.num_envs + (env < episodes % envs.num_envs) for env in range(envs.num_envs)]
@@ -122,3 +128,43 @@ def evaluate(policy: Player, envs: VectorEnv, episodes: int, seed: int, determin
             if len(played[episode.env]) < quota[episode.env]:
                 played[episode.env].append(episode)
     return Evaluation(tuple(episode for turn in played for episode in turn))
+
+
+def evaluate_run(
+    run: Path | str,
+    checkpoint: str | int = "best",
+    *,
+    episodes: int = 100,
+    num_envs: int = 10,
+    seed: int = 12345,
+    threads: int = 0,
+    env: EnvFactory | None = None,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Evaluate a run's policy on new episodes, with sampled (`stochastic`) and most probable (`deterministic`) actions.
+
+    `env` makes the environments of a run that was trained with a callable. Import paths in the run's files are imported
+    only with `trust`. `threads` 0: all cores.
+    """
+    for name, value in (("episodes", episodes), ("envs", num_envs)):
+        if value < 1:
+            raise ConfigError(f"--{name} is {value}; it must be at least 1")
+    if threads < 0:
+        raise ConfigError(f"--threads is {threads}; it must not be negative (0: all cores)")
+    run, threads = Path(run), threads or usable_cores()
+    torch.set_num_threads(threads)
+    require_trust(read_run_config(run), run, trust)
+    policy, state, config = load_policy(run, checkpoint, trust=trust)
+    # A run trained with EnvPool is evaluated in Gymnasium if EnvPool is missing; one trained on the GPU, on the CPU.
+    others = {"envpool": "auto", "physx_cuda": "physx_cpu"}
+    env_config = replace(config.env, backend=others.get(config.env.backend, config.env.backend))
+    envs = make_eval_envs(config.task, env_config, min(num_envs, episodes), threads, env)
+    report: dict[str, Any] = {"run": str(run), "task": config.task, "variant": config.variant, "step": state.step}
+    try:
+        for readout in ("stochastic", "deterministic"):
+            played = evaluate(policy, envs, episodes, seed, readout == "deterministic")
+            report[readout] = played.summary(config.task)
+    finally:
+        envs.close()
+    task = paper_task(config.task, config.env.obs)
+    return report | {"paper_score": paper_score(config.algo, task, config.variant, state.step)}

@@ -1,4 +1,4 @@
-"""The plug-ins that a configuration names: checked before anything is made, and recorded so that a run loads again."""
+"""The plug-ins that a configuration names: checked before anything is made, and recorded so that the run can load."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from detent.config import Config
 from detent.config.presets import BASELINES
 from detent.envs import simulator_plugin
 from detent.errors import ConfigError, nearest
-from detent.models.critics import CRITICS
-from detent.models.policy import model_plugins
-from detent.registry import Reference, allow_imports, import_plugins, is_foreign_path, providers
+from detent.models.parts import model_plugins
+from detent.registry import Reference, allow_imports, import_plugins, providers
 from detent.training.loggers import logger_plugins
 
 
 def named_plugins(config: Config) -> list[Reference]:
-    """Return everything of a configuration that a registry must know, imported by nobody yet."""
+    """Return a reference to everything in a configuration that a registry must know, without importing it."""
     if config.algo in BASELINES:
         algorithm = []
     else:
@@ -35,15 +34,6 @@ def register_plugins(config: Config) -> None:
             _check_algorithm(config)
         else:
             reference.check()
-    if (
-        config.update.value_clip > 0
-        and config.algo not in BASELINES
-        and not CRITICS.get(config.critic.head).clips_values
-    ):
-        raise ConfigError(
-            f"update.value_clip is {config.update.value_clip}, and the critic '{config.critic.head}' cannot clip its "
-            "values; set it to 0"
-        )
 
 
 def _check_algorithm(config: Config) -> None:
@@ -54,13 +44,13 @@ def _check_algorithm(config: Config) -> None:
 
 
 def with_providers(config: Config) -> Config:
-    """Add the modules whose decorators registered this run's plug-ins, so that the run loads in another process."""
+    """Add the modules whose decorators registered this run's plug-ins, so that another process can load the run."""
     found = [module for module in providers(named_plugins(config)) if module not in config.plugins]
     return replace(config, plugins=(*config.plugins, *found)) if found else config
 
 
 def unrecorded(config: Config) -> tuple[str, ...]:
-    """Return a note for plug-ins that only the running program knows."""
+    """Return a note on plug-ins that only the running program knows."""
     names = [r.name for r in named_plugins(config) if r.registry.provider(r.name) == "__main__"]
     if not names:
         return ()
@@ -68,12 +58,5 @@ def unrecorded(config: Config) -> tuple[str, ...]:
 
 
 def require_trust(config: Config, run: Path, trust: bool) -> None:
-    """Refuse to import what a run's files name, unless the user trusts them; with trust, import its plug-in modules."""
-    paths = [*config.env.wrappers, config.task]
-    foreign = [path for path in paths if is_foreign_path(path)]
-    if foreign and not trust:
-        raise ConfigError(
-            f"{run} names {', '.join(foreign)}, and importing that runs its code; if you trust it, say so: --trust on "
-            "the command line, trust=True in Python"
-        )
-    allow_imports(named_plugins(config), config.plugins, run, trust)
+    """Refuse to import what a run's files name unless the user trusts them; with trust, import its plug-in modules."""
+    allow_imports(named_plugins(config), config.plugins, run, trust, [*config.env.wrappers, config.task])

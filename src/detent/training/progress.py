@@ -1,4 +1,4 @@
-"""What a user sees while a run goes on: a live panel on a terminal, plain lines in a pipe, nothing in a library."""
+"""Progress of a run: a live panel on a terminal, plain lines in a pipe, nothing when Detent is used as a library."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Reporter(Protocol):
 
 
 class Silent:
-    """For use as a library."""
+    """Reports nothing: the default when Detent is used as a library."""
 
     def start(self, config: Config, path: Path, notes: tuple[str, ...]) -> None: ...
     def iteration(self, row: Row, wall_time: float) -> None: ...
@@ -43,7 +43,7 @@ class Silent:
 
 
 def describe(config: Config) -> str:
-    """The first line of a run: what it is, and what was made definite for this machine."""
+    """Return the first line of a run's output: what it trains, and the settings resolved for this machine."""
     plan = f"{config.total_steps:,} steps"
     if config.total_steps != config.steps:
         random = f"{config.warmup:,} random ones and " if config.warmup else ""
@@ -60,11 +60,11 @@ def describe(config: Config) -> str:
 
 
 PLAYS = {"stochastic": "sampled", "deterministic": "most probable"}
-"""The two ways to play as an evaluation's row names them, and as people read them: by which actions."""
+"""The two ways to choose actions in an evaluation: their keys in its row, and the words shown to users."""
 
 
 def evaluation_line(row: Row) -> str:
-    """An evaluation in one line, with the normalized score and the paper's at the same step where they exist."""
+    """Format an evaluation as one line, with the normalized score and the paper's at the same step if they exist."""
     parts = [f"eval at {row['step']:,}:"]
     for play, shown in PLAYS.items():
         result = row[play]
@@ -85,7 +85,7 @@ def time_left(row: Row, config: Config) -> str:
 
 
 class PipeConsole(Console):
-    """Falls silent when its reader leaves: Ctrl-C ends the `tee` behind a run too, and must not cost its checkpoint."""
+    """Goes silent when its reader exits: Ctrl-C also ends the `tee` after a run, which must not cost the checkpoint."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -93,7 +93,7 @@ class PipeConsole(Console):
 
 
 class PlainLines:
-    """One line per report, at most every few seconds."""
+    """Prints one line per event, for iterations at most one every few seconds."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or PipeConsole(soft_wrap=True, highlight=False)
@@ -112,7 +112,7 @@ class PlainLines:
             return
         self._last = now
         shown = "-" if self._return is None else f"{self._return:.1f}"
-        # A baseline has neither.
+        # A baseline reports neither.
         kl = row.get("approx_kl", row.get("kl"))
         policy = "" if kl is None else f"kl {kl:.4f}  entropy {row['entropy']:.2f}  "
         self.message(
@@ -133,7 +133,7 @@ class PlainLines:
 
 
 class LivePanel:
-    """A panel that is redrawn in place."""
+    """A panel redrawn in place."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

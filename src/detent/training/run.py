@@ -1,4 +1,4 @@
-"""Starting, resuming and ending a run: everything around the training loop."""
+"""Start, resume and end a run: everything around the training loop."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from detent.config.io import save_config
 from detent.config.presets import BASELINES, check_names
 from detent.envs import FACTORY, EnvFactory, choose_backend, env_spec
 from detent.errors import ConfigError
+from detent.models.critics import CRITICS
 from detent.spec import EnvSpec
 from detent.threads import usable_cores, warn_if_too_late
 from detent.training import checkpoint
@@ -32,7 +33,7 @@ from detent.training.trainer import Hook, Result, Trainer
 
 
 class RunTrainer(Protocol):
-    """What runs in a run directory: a `Trainer`, or a baseline's."""
+    """Anything that trains in a run directory: a `Trainer`, or a baseline's trainer."""
 
     config: Config
     reporter: Reporter
@@ -52,14 +53,14 @@ def train(
     reporter: Reporter | None = None,
     trust: bool = False,
 ) -> Result:
-    """Train from the beginning in a new run directory.
+    """Train a new run in a new run directory.
 
-    `env` makes the environments where they have no name: a callable that returns a Gymnasium environment or a
-    Gymnasium `VectorEnv`; `config.task` is then a label. `trust` is for plug-ins that the run of `init_from` names.
+    `env` makes environments that have no id: a callable that returns a Gymnasium environment or a Gymnasium
+    `VectorEnv`; `config.task` is then only a label. `trust` allows plug-ins named by the run in `init_from`.
     """
     reporter = reporter or Silent()
     if config.init_from:
-        # The run may be resumed from another directory.
+        # The run may be resumed from another working directory.
         config = dataclasses.replace(config, init_from=str(Path(config.init_from).resolve()))
     config = resolve(config, env)
     trainer = _make_trainer(config, reporter, on_iteration, env)
@@ -84,10 +85,10 @@ def resume(
     reporter: Reporter | None = None,
     trust: bool = False,
 ) -> Result:
-    """Resume a run that was cut off or stopped, or extend a finished one to `steps`.
+    """Resume a run that was interrupted or stopped, or extend a finished one to `steps`.
 
-    `env` is the callable that made its environments, where one did. What the run's files name by import path is
-    imported only with `trust`.
+    `env` is the callable that made the run's environments, if one did. Import paths in the run's files are imported
+    only with `trust`.
     """
     log, config = RunLog.reopen(Path(run))
     try:
@@ -123,20 +124,20 @@ def _resume(
     if state and state.iteration >= extended.iterations:
         if log.status == "finished":
             raise ConfigError(f"{run} is finished at step {state.step:,}; --steps extends it")
-        # Killed between its last checkpoint and saying so.
+        # Killed after its last checkpoint, before its status was written.
         log.set_status("finished", "all steps done")
         evaluations = read_rows(run / "evals.jsonl")
         return Result(run, state.step, True, evaluations[-1] if evaluations else None)
     require_device(extended.device)
     spec = env_spec(extended.task, extended.env, env)
     require_compilable(extended, spec, extended.device)
-    # A run of version 0.1.0 does not say its engine, and had the accelerated one; others get what they say or nothing.
+    # Runs of version 0.1.0 do not record their engine, which was the accelerated one; others get theirs or an error.
     extended = dataclasses.replace(
         extended, update=dataclasses.replace(extended.update, engine=choose_engine(extended, spec))
     )
     trainer = _make_trainer(extended, reporter, on_iteration, env)
     try:
-        # A baseline has no checkpoint, and starts again.
+        # A baseline has no checkpoint and starts over.
         if isinstance(trainer, Trainer):
             if state:
                 trainer.restore(run, state)
@@ -147,9 +148,9 @@ def _resume(
         raise
     save_config(extended, run / "config.toml")
     step = state.step if state else 0
-    # Checkpoints first: were this killed in between, rows without a checkpoint are dropped by the next resumption.
+    # Checkpoints first: if this is killed in between, the next resume drops the rows that have no checkpoint.
     checkpoint.remove_after(run, step)
-    # The first iteration's run begins with an evaluation at the very step it starts from.
+    # A run at iteration 0 begins with an evaluation at the very step it starts from.
     log.rewind(step if state and state.iteration else -1)
     log.interrupted(step, exact=state is None or state.kind == "scheduled")
     reporter.message(f"resuming {run} at step {step:,}")
@@ -157,7 +158,7 @@ def _resume(
 
 
 def resolve(config: Config, env: EnvFactory | None = None) -> Config:
-    """Make everything automatic definite for this machine; what cannot be trained is refused here."""
+    """Resolve all automatic settings for this machine; refuse a configuration that cannot be trained."""
     validate(config)
     register_plugins(config)
     check_names(config)
@@ -176,6 +177,7 @@ def resolve(config: Config, env: EnvFactory | None = None) -> Config:
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("tensorboard is not installed: pip install tensorboard")
     require_compilable(config, spec, device)
+    require_clippable(config)
     engine = choose_engine(config, spec)
     config = dataclasses.replace(config, update=dataclasses.replace(config.update, engine=engine))
     episode = spec.max_episode_steps or 1000
@@ -196,14 +198,14 @@ def resolve(config: Config, env: EnvFactory | None = None) -> Config:
 
 
 LEAST_ROWS = 32
-"""Rows of a minibatch that are worth a process of their own."""
+"""Minibatch rows that are worth a process of their own."""
 
 
 def update_processes(config: Config, spec: EnvSpec, device: str, threads: int) -> int:
-    """How many processes share each minibatch."""
+    """Return how many processes share each minibatch."""
     asked, rows = config.update.processes, config.batch_size // config.update.minibatches
     if config.algo in BASELINES:
-        # Their settings are their own.
+        # Baselines have settings of their own.
         return asked
     impossible = None
     if config.algo == "trpo":
@@ -224,7 +226,7 @@ def update_processes(config: Config, spec: EnvSpec, device: str, threads: int) -
 
 
 def require_compilable(config: Config, spec: EnvSpec, device: str) -> None:
-    """Refuse torch.compile where it cannot work."""
+    """Refuse `update.compile` where torch.compile cannot work."""
     default = "clang++" if sys.platform == "darwin" else "g++"
     impossible = None
     if config.algo not in ("ppo", "spo"):
@@ -239,9 +241,19 @@ def require_compilable(config: Config, spec: EnvSpec, device: str) -> None:
         raise ConfigError(f"update.compile cannot be used: {impossible}")
 
 
+def require_clippable(config: Config) -> None:
+    """Refuse value clipping where the critic cannot clip its values."""
+    clips = config.algo in BASELINES or CRITICS.get(config.critic.head).clips_values
+    if config.update.value_clip > 0 and not clips:
+        raise ConfigError(
+            f"update.value_clip is {config.update.value_clip}, and the critic '{config.critic.head}' cannot clip its "
+            "values; set it to 0"
+        )
+
+
 def require_device(device: str) -> None:
     try:
-        # The running statistics are kept in float64, which not every device has.
+        # The running statistics are float64, which not every device supports.
         torch.zeros((), device=device, dtype=torch.float64)
     except (RuntimeError, AssertionError, TypeError) as error:
         raise ConfigError(f"device '{device}' cannot be used: {str(error).splitlines()[0]}") from None
@@ -255,7 +267,7 @@ def default_directory(config: Config) -> Path:
 
 def _make_trainer(config: Config, reporter: Reporter, on_iteration: Hook | None, env: EnvFactory | None) -> RunTrainer:
     warn_if_too_late(config.threads)
-    # Processes are instead of threads inside each operation, not on top of them.
+    # Processes replace the threads inside each operation rather than adding to them.
     torch.set_num_threads(1 if config.update.processes > 1 else config.threads)
     if config.algo == "td3":
         if env is not None:
@@ -266,7 +278,7 @@ def _make_trainer(config: Config, reporter: Reporter, on_iteration: Hook | None,
 
 
 def _run(trainer: RunTrainer, log: RunLog) -> Result:
-    """Run the loop and leave the directory saying how it ended, whatever happens."""
+    """Run the training loop and record in the directory how it ended, whatever happens."""
     try:
         log.start(hardware(), make_loggers(log.path, trainer.config, trainer.step))
         result = trainer.run(log)

@@ -1,4 +1,4 @@
-"""A run's directory: configuration, status, metrics, evaluations, and the lock that keeps a second process out."""
+"""A run's directory: configuration, status, metrics, evaluations, and a lock that keeps other processes out."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from detent.training.loggers import Logger
 
 HEARTBEAT_TIMEOUT = 600.0
-"""Seconds after which the lock of a process on another host counts as left behind."""
+"""Seconds without a heartbeat after which a lock held on another host counts as stale."""
 
 PACKAGES = ("detent", "torch", "numpy", "gymnasium", "mujoco", "envpool", "mani_skill", "sapien", "stable-baselines3")
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a file so that readers see the old content or the new, never half of it."""
+    """Write a JSON file so that readers see the old content or the new, never half of it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("w") as file:
         json.dump(content, file, indent=2)
@@ -39,7 +39,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a `.jsonl` file; a last line torn by a crash is left out."""
+    """Return the rows of a `.jsonl` file, without a last line torn by a crash."""
     rows: list[dict[str, Any]] = []
     if not path.exists():
         return rows
@@ -54,9 +54,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def current_names(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of metrics under today's names.
+    """Return a row of metrics under its current names.
 
-    Version 0.1.0 wrote the sampled estimate of PPO and SPO as `kl`, the name of TRPO's exact one.
+    Version 0.1.0 wrote the sampled KL estimate of PPO and SPO as `kl`, the name of TRPO's exact KL.
     """
     if "clip_fraction" not in row:
         return dict(row)
@@ -74,7 +74,7 @@ def versions() -> dict[str, str]:
 
 
 class RunLog:
-    """One process's hold on a run directory; use `create` or `reopen`, and `close` in the end."""
+    """A run directory held by this process; open it with `create` or `reopen`, and `close` it at the end."""
 
     def __init__(self, path: Path, config: Config) -> None:
         self.path = path
@@ -83,7 +83,7 @@ class RunLog:
         self._opened = time.monotonic()
         self._info: dict[str, Any] = {"task": config.task, "variant": config.variant, "algo": config.algo}
         self._info |= {"seed": config.seed, "interruptions": []}
-        # A run killed right after it was created has none yet.
+        # A run killed right after it was created has no run.json yet.
         if (path / "run.json").exists():
             self._info |= json.loads((path / "run.json").read_text())
         self._earlier_wall_time = float(self._info.get("wall_time", 0.0))
@@ -91,8 +91,8 @@ class RunLog:
 
     @classmethod
     def create(cls, path: Path, config: Config) -> RunLog:
-        """A new directory; one that already holds anything is never touched."""
-        # A lock alone is what a process leaves that was killed before it wrote anything.
+        """Create a run directory; one that already holds anything is never touched."""
+        # A process killed before it wrote anything leaves only the lock.
         if path.exists() and (not path.is_dir() or any(entry.name != "lock" for entry in path.iterdir())):
             hint = (
                 f"detent train --resume {path} continues it" if (path / "config.toml").exists() else "it is not empty"
@@ -108,37 +108,37 @@ class RunLog:
 
     @classmethod
     def reopen(cls, path: Path) -> tuple[RunLog, Config]:
-        """An existing run, to go on with."""
+        """Open an existing run to resume it."""
         config = read_run_config(path)
         return cls(path, config), config
 
     def start(self, hardware: Mapping[str, Any], loggers: Sequence[Logger] = ()) -> None:
-        """Say that the run is going on, and hand every further row to `loggers` too."""
+        """Set the status to `running`, and pass every further row to `loggers` too."""
         self._info |= {"versions": versions(), "hardware": dict(hardware)}
         self.set_status("running", None)
         self._loggers = list(loggers)
 
     @property
     def status(self) -> str | None:
-        """How the run stood when it was opened, or what was set since."""
+        """Return the run's status when it was opened, or the one set since."""
         status: str | None = self._info.get("status")
         return status
 
     def set_status(self, status: str, reason: str | None) -> None:
-        """`running`, `finished`, `stopped` or `failed`, with the reason; written at once."""
+        """Write `running`, `finished`, `stopped` or `failed`, with the reason, to run.json."""
         self._info |= {"status": status, "exit_reason": reason, "wall_time": self.wall_time()}
         write_json(self.path / "run.json", self._info)
 
     def interrupted(self, step: int, exact: bool) -> None:
-        """Note where a run was taken up again, and whether its bits are those of an uninterrupted run."""
+        """Record where the run was resumed, and whether it is bit-identical to an uninterrupted run."""
         self._info["interruptions"].append({"resumed_at_step": step, "exact": exact})
 
     def wall_time(self) -> float:
-        """Seconds of work in this run, over all its processes."""
+        """Return the seconds spent on this run, summed over the processes that worked on it one after the other."""
         return self._earlier_wall_time + time.monotonic() - self._opened
 
     def append(self, name: str, row: Mapping[str, Any]) -> None:
-        """Add a row to `<name>.jsonl`; NaN becomes null."""
+        """Append a row to `<name>.jsonl`; NaN becomes null."""
         if name not in self._files:
             self._files[name] = (self.path / f"{name}.jsonl").open("a")
         clean = _finite(row)
@@ -148,12 +148,12 @@ class RunLog:
             logger.log(name, clean)
 
     def heartbeat(self) -> None:
-        """Tell other hosts that this process is alive, and keep run.json's wall time fresh."""
+        """Show other hosts that this process is alive, and update the wall time in run.json."""
         os.utime(self._lock.fileno())
         self.set_status("running", None)
 
     def sync(self) -> None:
-        """Everything written so far is on disk before a checkpoint that counts on it."""
+        """Flush all rows to disk, before a checkpoint that relies on them."""
         for file in self._files.values():
             os.fsync(file.fileno())
 
@@ -178,7 +178,7 @@ class RunLog:
 
 
 def _finite(value: Any) -> Any:
-    """`value` with None for every NaN and infinity in it, which JSON cannot say."""
+    """Return `value` with every NaN and infinity in it replaced by None, since JSON has neither."""
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -187,9 +187,9 @@ def _finite(value: Any) -> Any:
 
 
 def acquire_lock(path: Path) -> TextIO:
-    """The directory's lock: the kernel's on this host (it vanishes with the process), a heartbeat for other hosts."""
+    """Lock a directory: a kernel lock on this host (released when the process dies), a heartbeat for other hosts."""
     file = (path / "lock").open("a+")
-    # `lock_holder` of another process may hold it for a moment.
+    # `lock_holder` in another process may hold the lock for a moment.
     for attempt in range(5):
         file.seek(0)
         holder, _, pid = file.read().partition(" ")
@@ -215,13 +215,13 @@ def acquire_lock(path: Path) -> TextIO:
 
 
 def release_lock(file: TextIO) -> None:
-    """Let go, so that another host may go on at once."""
+    """Release the lock, so that another host can resume at once."""
     file.truncate(0)
     file.close()
 
 
 def lock_holder(path: Path) -> str | None:
-    """`process N on HOST` that holds the directory, None where nobody does; nothing is changed."""
+    """Return the `process N on HOST` that holds the directory's lock, None if there is none; change nothing."""
     try:
         with (path / "lock").open() as file:
             holder, _, pid = file.read().partition(" ")

@@ -1,4 +1,4 @@
-"""Stopping on request: the first signal asks, the second insists."""
+"""Stop on request: the first signal stops after the iteration, a second Ctrl-C at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 class StopRequest:
     """While active, SIGINT and SIGTERM set `requested`; a second SIGINT interrupts at once.
 
-    Signals reach only the main thread of a process; in another thread this does nothing.
+    Only the main thread of a process receives signals; in another thread this does nothing.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
@@ -37,6 +37,6 @@ class StopRequest:
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.requested = True
-        # Printing may be what the signal interrupted, and cannot be nested; the checkpoint matters more.
+        # The signal may have interrupted a print, which cannot be nested; the checkpoint matters more.
         with contextlib.suppress(RuntimeError):
             self._tell("stopping after this iteration, with a checkpoint (Ctrl-C again stops at once)")

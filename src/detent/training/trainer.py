@@ -33,8 +33,8 @@ from detent.training.signals import StopRequest
 
 Row = dict[str, Any]
 Hook = Callable[[Row, Policy], bool | None]
-"""Called after each iteration with its metrics and the policy; returning True stops the run with a checkpoint. Where
-rollouts have several processes, what it writes to the policy's tensors reaches them all, what it replaces does not."""
+"""Callback after each iteration, with its metrics and the policy; returning True stops the run with a checkpoint. If
+rollouts use several processes, in-place writes to the policy's tensors reach all of them, replaced tensors do not."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,18 @@ class Result:
     path: Path
     step: int
     finished: bool
-    """False when it was stopped on request."""
+    """False if the run was stopped on request."""
     evaluation: Row | None
     """The last evaluation."""
 
 
 class Trainer:
-    """Everything that changes during a run."""
+    """Runs the training loop; holds everything that changes during a run."""
 
     def __init__(
         self, config: Config, reporter: Reporter, on_iteration: Hook | None, factory: EnvFactory | None = None
     ) -> None:
-        """`factory` makes the environments where the configuration has no name for them."""
+        """Make the environments, policy and update rule; `factory` makes environments that have no name."""
         self.config, self.reporter, self.on_iteration = config, reporter, on_iteration
         self.device = torch.device(config.device)
         self.envs = make_envs(config.task, config.env, config.env.num_envs, config.threads, factory)
@@ -69,14 +69,14 @@ class Trainer:
         )
         self.iteration = 0
         self.unfinished = torch.zeros(config.env.num_envs, dtype=torch.long)
-        """Length so far of each environment's running episode."""
+        """Length so far of each environment's current episode."""
         self.rebuilt_at = 0
         self.best: tuple[int, checkpoints.Score] | None = None
         self.last_evaluation: Row | None = None
 
     @property
     def step(self) -> int:
-        """Environment steps so far."""
+        """Return the number of environment steps so far."""
         return self.config.warmup + self.iteration * self.config.batch_size
 
     def run(self, log: RunLog) -> Result:
@@ -92,7 +92,7 @@ class Trainer:
         with StopRequest(self.reporter.message) as stop:
             if self.iteration == 0:
                 if config.init_from and self.step not in checkpoints.steps(log.path):
-                    # The other run may go on; this one is resumed from what it was given.
+                    # The other run may train further; this one must resume from the policy it was given.
                     self._save(log, "scheduled")
                 self._warm_up()
                 self._evaluate(log)
@@ -124,7 +124,7 @@ class Trainer:
         return Result(log.path, self.step, finished, self.last_evaluation)
 
     def _iterate(self) -> Row:
-        """One rollout and one update; the iteration's metrics."""
+        """Collect one rollout and update on it; return the iteration's metrics."""
         config = self.config
         started = time.perf_counter()
         rollout = self.collector.collect(self.iteration, fresh=self.iteration == self.rebuilt_at)
@@ -156,14 +156,14 @@ class Trainer:
         return row | {"time/sps": config.batch_size / seconds["iteration"]}
 
     def _batch(self, rollout: Rollout) -> Batch:
-        """The rollout as the update sees it, its rewards scaled with statistics that it is part of."""
+        """Return the rollout as a batch, its rewards scaled with statistics that include this rollout."""
         reward = rollout.reward.to(self.device)
         if self.config.normalize.reward:
             reward = self.reward_scaler(reward, rollout.ended.to(self.device))
         return Batch.from_rollout(self.policy, rollout, reward, self.config.advantage)
 
     def _episodes(self, rollout: Rollout) -> Row:
-        """Statistics of the episodes that ended in this rollout; None where there was none."""
+        """Return statistics of the episodes that ended in this rollout; None if no episode ended."""
         ended = rollout.ended
         since_last_end = (ended.flip(0).cumsum(0) == 0).sum(0)
         self.unfinished = torch.where(ended.any(0), since_last_end, self.unfinished.to(ended.device) + len(ended))
@@ -175,7 +175,7 @@ class Trainer:
         return row | success_rates(rollout.episodes)
 
     def _warm_up(self) -> None:
-        """Start the observation statistics with counted random-action steps."""
+        """Initialize the observation statistics with random actions, which count as environment steps."""
         if self.config.warmup == 0:
             return
         generator = self._generator("warm-up")
@@ -190,11 +190,11 @@ class Trainer:
         self.policy.update_statistics({"state": states.to(self.device)})
 
     def _cut_share(self) -> float:
-        """Share of the transitions since the last rebuild whose episodes the next one cuts off."""
+        """Return the share of transitions since the last rebuild whose episodes the next rebuild cuts off."""
         return int(self.unfinished.sum()) / ((self.iteration - self.rebuilt_at) * self.config.batch_size)
 
     def _rebuild(self) -> None:
-        """Let the next rollout make environments anew from a seed of its iteration: resuming here changes nothing."""
+        """Let the next rollout recreate the environments from its iteration's seed; resuming here changes nothing."""
         self.rebuilt_at = self.iteration
         self.unfinished.zero_()
         self.reward_scaler.forget_episodes()
@@ -203,7 +203,7 @@ class Trainer:
         return torch.Generator(self.device).manual_seed(derive_seed(self.config.seed, stream, self.iteration))
 
     def _evaluate(self, log: RunLog) -> checkpoints.Score:
-        """Play the evaluation episodes both ways and log them; what policies are ranked by."""
+        """Evaluate the policy and log the row; return the score by which policies are ranked."""
         row = self._evaluator.row(self.policy, self.step, self.iteration)
         log.append("evals", row)
         self.last_evaluation = row
@@ -211,7 +211,7 @@ class Trainer:
         return row["stochastic"].get("success_once", 0.0), row["stochastic"]["return"]
 
     def _improves(self, score: checkpoints.Score) -> bool:
-        """Whether this is the best policy so far; from now on it is."""
+        """Return whether `score` is the best so far, and remember it if so."""
         if self.best is not None and score <= self.best[1]:
             return False
         self.best = (self.step, score)
@@ -228,7 +228,7 @@ class Trainer:
         self.reporter.checkpoint(path, kind)
 
     def restore(self, run: Path, state: checkpoints.State) -> None:
-        """Take everything from a checkpoint of this run."""
+        """Restore everything from a checkpoint of this run."""
         if state.spec != self.spec:
             raise ConfigError(f"the environment is not the one of the run: it had {state.spec}, it has {self.spec}")
         path = checkpoints.directory(run, state.step)
@@ -241,13 +241,13 @@ class Trainer:
             self.best = (state.best_step, state.best_score)
 
     def close(self) -> None:
-        """Give back processes and environments."""
+        """Release worker processes and environments."""
         self.rule.close()
         self.collector.close()
         self._evaluator.close()
 
     def start_from(self, run: Path, trust: bool = False) -> None:
-        """Take the best policy of another run, to fine-tune it."""
+        """Load the best policy of another run, to fine-tune it."""
         policy, state, config = checkpoints.load_policy(run, trust=trust)
         parts = {
             name: (getattr(config, name), getattr(self.config, name)) for name in ("encoder", "actor", "head", "critic")
@@ -266,6 +266,6 @@ class Trainer:
 
 
 def explained_variance(batch: Batch) -> Tensor:
-    """1 - Var(return - value) / Var(return): 1 for a perfect critic, 0 for a constant one and for constant returns."""
+    """Return 1 - Var(return - value) / Var(return): 1 for a perfect critic, 0 for a constant critic or returns."""
     spread = batch.returns.var()
     return torch.where(spread > 0, 1 - (batch.returns - batch.value).var() / spread, 0.0)

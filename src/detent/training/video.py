@@ -1,6 +1,6 @@
-"""Films of a policy at work: mp4 through ffmpeg, gif through Pillow.
+"""Videos of a policy: mp4 through ffmpeg, gif through Pillow.
 
-Nothing heavy is imported before a film is made, so that `choose_gl` can be called first.
+Nothing heavy is imported before a video is recorded, so that `choose_gl` can be called first.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 GL_PACKAGES = "install the packages libegl1 and libgl1 (or libosmesa6) on Debian or Ubuntu"
 
 _GIF_SIZE = 240
-# Browsers play a gif faster than 50 frames per second at 10; 25 also halves the file.
+# Browsers play a gif of more than 50 frames per second at only 10; 25 also halves the file.
 _GIF_FPS = 25
 
 
 class RenderError(RuntimeError):
-    """No picture could be made; the text says why and what to install."""
+    """Rendering failed; the message says why and what to install."""
 
 
 def preferred_gl() -> str | None:
-    """The OpenGL library for rendering without a screen; None leaves the choice to MuJoCo."""
+    """Return the OpenGL library for rendering without a display; None leaves the choice to MuJoCo."""
     if "MUJOCO_GL" in os.environ:
         return os.environ["MUJOCO_GL"]
     if sys.platform != "linux" or "DISPLAY" in os.environ:
@@ -48,7 +48,7 @@ def preferred_gl() -> str | None:
 
 
 def choose_gl() -> str | None:
-    """Set MUJOCO_GL where there is no screen and the user has not; call it before mujoco is imported."""
+    """Set MUJOCO_GL if there is no display and the user has not set it; call this before importing mujoco."""
     name = preferred_gl()
     if name is not None:
         os.environ["MUJOCO_GL"] = name
@@ -65,10 +65,11 @@ def record(
     seed: int = 0,
     formats: Sequence[str] = ("mp4", "gif"),
 ) -> list[Path]:
-    """Play `episodes` one after the other, each cut at `max_steps`, into one film per format; the paths written.
+    """Record `episodes` in sequence, each cut at `max_steps`, to one video per format; return the paths written.
 
-    `make_env` makes the environment with `render_mode="rgb_array"`. An episode of n steps is n + 1 pictures. `fps` is
-    the environment's own rate unless given; a gif drops pictures above 25 a second and is 240 wide or high at most.
+    `make_env` makes the environment with `render_mode="rgb_array"`. An episode of n steps gives n + 1 frames. `fps`
+    defaults to the environment's own rate; a gif drops frames above 25 per second and is at most 240 pixels wide or
+    high.
     """
     from detent.errors import ConfigError
 
@@ -108,7 +109,7 @@ def record_run(
     seed: int = 0,
     trust: bool = False,
 ) -> list[Path]:
-    """Record a video of a run's policy on its own task; `stem` is by default `RUN/videos/step-<step>`."""
+    """Record a video of a run's policy on its own task; `stem` defaults to `RUN/videos/step-<step>`."""
     import torch
 
     from detent.config.io import read_run_config
@@ -147,7 +148,7 @@ def _make(make_env: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any,
     try:
         return make_env()
     except Exception:
-        # mujoco loads the library that MUJOCO_GL names when it is imported.
+        # On import, mujoco loads the library that MUJOCO_GL names.
         try:
             import_module("mujoco")
         except Exception as error:
@@ -180,7 +181,7 @@ def _render(env: gymnasium.Env[Any, Any]) -> Frame:
 
 @contextmanager
 def _atomic(path: Path) -> Iterator[Path]:
-    """A name beside `path` that becomes `path` when all went well and vanishes when not."""
+    """Yield a path beside `path` that replaces `path` on success and is removed on failure."""
     partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
     try:
         yield partial

@@ -14,23 +14,23 @@ from detent.errors import ConfigError, nearest
 
 PRESETS = ("paper", "authors", "fast")
 ALGORITHMS = ("ppo", "spo", "trpo", "td3")
-"""Built in; an `algo` may also be a plug-in, which only its registry knows."""
+"""Built-in algorithms; `algo` may also name a plug-in, which only its registry knows."""
 BASELINES = ("td3",)
-"""Algorithms with networks of their own: variant and algorithm are one, and on-policy settings do not apply."""
+"""Algorithms with their own networks: variant and algorithm are the same, and on-policy settings do not apply."""
 _ON_POLICY = ("actor", "head", "critic", "normalize", "advantage", "update")
 MANISKILL_BACKENDS = ("physx_cpu", "physx_cuda")
 FAMILIES = ("gym", "maniskill-state", "maniskill-rgb")
-"""What presets have settings for; ManiSkill's tasks belong to one or the other by what the policy sees."""
+"""Task families that presets have settings for; a ManiSkill task's family depends on what the policy observes."""
 
 
 @cache
 def table(name: str) -> dict[str, Any]:
-    """The contents of `presets/<name>.toml`."""
+    """Return the contents of `presets/<name>.toml`."""
     return tomllib.loads((files(__package__) / f"{name}.toml").read_text())
 
 
 def is_maniskill(task: str, backend: str = "auto") -> bool:
-    """Whether ManiSkill simulates a task: one of the paper's, or any other whose backend says so."""
+    """Return whether ManiSkill simulates a task: one of the paper's, or any other with a ManiSkill backend."""
     listed = table("tasks").get(task, {}).get("family")
     return listed == "maniskill" or (listed is None and backend in MANISKILL_BACKENDS)
 
@@ -44,11 +44,11 @@ def configure(
     scale: str = "auto",
     overrides: Mapping[str, Any] | None = None,
 ) -> Config:
-    """The complete configuration of a run: preset (with its settings for network, task, scale and algorithm), variant,
-    `overrides`.
+    """Build the configuration of a run from a preset (with its settings for network, task, scale and algorithm), a
+    variant and `overrides`.
 
     `overrides` are nested (`{"ppo": {"clip": 0.1}}`) or dotted (`{"ppo.clip": 0.1}`). `env.obs`, `env.backend` and
-    `device` among them also say which settings a ManiSkill task starts from.
+    `device` among them also determine which settings a ManiSkill task starts from.
     """
     _require_known(preset, variant, algo)
     changes = nested(overrides or {})
@@ -78,7 +78,7 @@ def _family(config: Config) -> str:
 
 
 def _fitting_scale(config: Config) -> str:
-    """The scale that was asked for, or the one for the simulator that this configuration ends up with."""
+    """Return the requested scale, or the one for the simulator that this configuration will use."""
     if config.scale != "auto":
         return config.scale
     if config.env.backend in MANISKILL_BACKENDS:
@@ -105,7 +105,7 @@ def _require_known(preset: str, variant: str, algo: str) -> None:
 
 
 def check_names(config: Config) -> None:
-    """Refuse a configuration that is not what its names say; the paper's scores stand beside those names."""
+    """Reject a configuration that contradicts its names, which appear next to the paper's scores."""
     _require_known(config.preset, config.variant, config.algo)
     if config.variant == "custom":
         return
@@ -129,7 +129,7 @@ def check_names(config: Config) -> None:
 
 
 def _preset(name: str, family: str) -> dict[str, Any]:
-    """A preset's settings for a family of tasks, on top of those of its base."""
+    """Return a preset's settings for a family of tasks, merged over those of its base."""
     contents = table(name)
     valid = {"description", "base", *FAMILIES}
     for key in contents:
@@ -142,7 +142,7 @@ def _preset(name: str, family: str) -> dict[str, Any]:
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested `changes` on top of nested `base`."""
+    """Merge nested `changes` into a copy of nested `base`."""
     out = dict(base)
     for key, value in changes.items():
         both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
@@ -151,7 +151,7 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 
 
 def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys as nested tables."""
+    """Convert dotted keys to nested tables."""
     out: dict[str, Any] = {}
     for key, value in flat.items():
         for part in reversed(key.split(".")):

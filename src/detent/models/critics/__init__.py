@@ -1,4 +1,4 @@
-"""Critic heads: what the critic's network predicts and how it is trained; further ones are plug-ins."""
+"""Critic heads: what the critic's network predicts and how it is trained; plug-ins can add more."""
 
 from __future__ import annotations
 

@@ -8,17 +8,18 @@ from torch import Tensor, nn
 
 
 class CriticHead(nn.Module, ABC):
-    """What the critic's network predicts about the return, how it is trained on returns, and its value.
+    """What the critic's network predicts about the return, how it is trained on returns, and the value it implies.
 
-    Made of the `critic` section of the configuration, and of its own `Options` where it has a dataclass of that name.
+    Constructed with the `critic` section of the configuration, and with its own `Options` if it defines a dataclass of
+    that name.
     """
 
     num_outputs: int
-    """Numbers per state that the network's last layer must give."""
+    """Number of outputs of the network's last layer."""
     output_gain = 1.0
-    """Scale of the orthogonal initialization of that layer."""
+    """Gain of that layer's orthogonal initialization."""
     clips_values = False
-    """Whether `loss` can hold a value within `clip` of the old one (`update.value_clip`)."""
+    """Whether `loss` can clip a value to within `clip` of the old one (`update.value_clip`)."""
 
     @abstractmethod
     def value(self, outputs: Tensor) -> Tensor:
@@ -28,9 +29,9 @@ class CriticHead(nn.Module, ABC):
     def loss(self, outputs: Tensor, returns: Tensor, old_value: Tensor, clip: float) -> Tensor:
         """Return the mean loss of outputs `[B, num_outputs]` against `returns` `[B]`.
 
-        `old_value` `[B]` is what the critic said when the rollout was collected; `clip` is 0 unless `clips_values`.
+        `old_value` `[B]` is the critic's value when the rollout was collected; `clip` is 0 unless `clips_values`.
         """
 
     def statistics(self, outputs: Tensor, returns: Tensor) -> dict[str, Tensor]:
-        """Return further scalars worth logging, means over transitions."""
+        """Return further scalars to log, averaged over transitions."""
         return {}

@@ -10,7 +10,7 @@ from detent.models.critics.base import CriticHead
 
 
 class ScalarCritic(CriticHead):
-    """One number per state, trained by half the mean squared error."""
+    """One number per state, trained with half the mean squared error."""
 
     num_outputs = 1
     clips_values = True
@@ -22,13 +22,13 @@ class ScalarCritic(CriticHead):
         return outputs.squeeze(-1)
 
     def loss(self, outputs: Tensor, returns: Tensor, old_value: Tensor, clip: float) -> Tensor:
-        """With `clip`, the worse of the error and of the error of a value held within `clip` of the old one."""
+        """Return half the mean squared error, with `clip` of whichever is worse: the value or the clipped value."""
         error, held = value_errors(self.value(outputs), returns, old_value, clip)
         return 0.5 * torch.maximum(error.square(), held.square()).mean()
 
 
 def value_errors(value: Tensor, returns: Tensor, old_value: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    """Return the errors of `value`, and of `value` held within `clip` of the old one; the same without a clip."""
+    """Return the errors of `value` and of `value` clipped to within `clip` of the old one; equal if `clip` is 0."""
     error = value - returns
     if clip == 0:
         return error, error

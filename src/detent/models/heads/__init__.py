@@ -1,4 +1,4 @@
-"""Action distributions, one file each; further ones are plug-ins."""
+"""Action distributions, one file each; plug-ins can add more."""
 
 from __future__ import annotations
 

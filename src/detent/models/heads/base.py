@@ -8,25 +8,25 @@ import torch
 from torch import Generator, Tensor, nn
 
 SAMPLES = 64
-"""Choices drawn per state where a head has no exact KL or Fisher product."""
+"""Choices drawn per state if a head has no exact KL or Fisher product."""
 
 
 class Head(nn.Module, ABC):
-    """A factorized action distribution over m dimensions, worked on through its parameters `[B, m, P]`.
+    """A factorized action distribution over m dimensions, represented by its parameters `[B, m, P]`.
 
-    A *choice* (others say raw action, or bin index) is what was drawn and what a rollout stores: bin indices for a
-    categorical head, the unclipped sample for a Gaussian. `to_action` turns it into an action inside the Box; nothing
-    ever maps an action back to a choice.
+    A *choice* (elsewhere called raw action, or bin index) is what was sampled and what a rollout stores: bin indices
+    for a categorical head, the unclipped sample for a Gaussian. `to_action` maps a choice to an action inside the Box;
+    nothing ever maps an action back to a choice.
 
-    A head is made of the action's bounds and the `head` section of the configuration, and of its own `Options` where it
-    has a dataclass of that name. The abstract methods are all it needs; the others have defaults that are correct for
-    every head and slower than an exact form.
+    A head is constructed with the action bounds and the `head` section of the configuration, and with its own `Options`
+    if it defines a dataclass of that name. Only the abstract methods are required; the others have defaults that are
+    correct for every head but slower than an exact form.
     """
 
     num_outputs: int
-    """Numbers per state that the network's last layer must give."""
+    """Number of outputs of the network's last layer."""
     output_gain = 0.01
-    """Scale of the orthogonal initialization of that layer."""
+    """Gain of that layer's orthogonal initialization."""
 
     @abstractmethod
     def forward(self, outputs: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def sample(self, params: Tensor, generator: Generator | None = None) -> Tensor:
-        """Draw a choice `[B, m]`."""
+        """Sample a choice `[B, m]`."""
 
     @abstractmethod
     def mode(self, params: Tensor) -> Tensor:
@@ -50,13 +50,13 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def to_action(self, choice: Tensor) -> Tensor:
-        """Return the action `[B, m]` inside the Box that a choice stands for."""
+        """Map a choice to an action `[B, m]` inside the Box."""
 
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
         """Return KL(old || new) of each dimension `[B, m]`; by default estimated from samples.
 
-        The estimate E[r - 1 - log r] is never negative and has no bias, and is meant for the small steps of a trust
-        region: far from `old` its variance grows. The samples are the same for the same `old`.
+        The estimate E[r - 1 - log r] is unbiased and never negative, and is meant for the small steps of a trust
+        region: far from `old`, its variance grows. The same `old` always gives the same samples.
         """
         estimates = []
         for choice in self._samples(old):
@@ -67,8 +67,8 @@ class Head(nn.Module, ABC):
     def fisher_product(self, params: Tensor, tangent: Tensor) -> Tensor:
         """Return the Fisher matrix of each state's distribution times `tangent`, a change of its `params`, `[B, m, P]`.
 
-        By default E[g g^T] tangent over samples, with the score g from autograd; the samples are the same for the same
-        `params`, so that conjugate gradients see one matrix.
+        By default, this is E[g g^T] tangent over samples, with the score g from autograd. The same `params` always give
+        the same samples, so that conjugate gradients see one matrix.
         """
         products = []
         for choice in self._samples(params):
@@ -85,5 +85,5 @@ class Head(nn.Module, ABC):
             return [self.sample(params.detach(), generator) for _ in range(SAMPLES)]
 
     def statistics(self, entropy: Tensor) -> dict[str, Tensor]:
-        """Return further scalars worth logging that follow from the entropy `[B, m]`."""
+        """Return further scalars to log, computed from the entropy `[B, m]`."""
         return {}

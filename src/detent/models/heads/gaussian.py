@@ -17,7 +17,7 @@ HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 class DiagonalGaussian(Head):
     """Parameters are mean and log standard deviation `[B, m, 2]`; a choice is the sample before clipping.
 
-    What the network's outputs mean is left to `forward` of the heads below it.
+    Subclasses define what the network's outputs mean, in `forward`.
     """
 
     low: Tensor
@@ -62,7 +62,7 @@ class DiagonalGaussian(Head):
 
 
 class GaussianHead(DiagonalGaussian):
-    """The network gives the mean, and the log standard deviation too where it depends on the state."""
+    """A Gaussian whose mean, and log standard deviation if state-dependent, come from the network."""
 
     def __init__(self, action: ActionSpec, config: HeadConfig) -> None:
         super().__init__(action)

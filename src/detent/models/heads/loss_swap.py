@@ -11,7 +11,7 @@ from detent.spec import ActionSpec, bin_positions
 
 
 class LossSwapHead(DiagonalGaussian):
-    """The network gives logits `[B, m, K]`; the mean is sum_k p_k c_k, with one learned log-std per dimension."""
+    """A Gaussian around sum_k p_k c_k, with the network's logits `[B, m, K]` and one learned log-std per dimension."""
 
     bins: Tensor
 

@@ -1,8 +1,9 @@
-"""Trunks of actor and critic, and encoders of observations; further ones are plug-ins.
+"""Trunks of actor and critic, and encoders of observations; plug-ins can add more.
 
-A trunk is made of the number of its inputs and a `NetworkConfig`, maps `[B, inputs]` to `[B, num_features]` and says
-`num_features`. An encoder is made of an `ObservationSpec` and an `EncoderConfig`, maps a normalized observation to
-`[B, num_features]` and says `num_features`. Both get their own `Options` as well where they bring such a dataclass.
+A trunk is constructed with its number of inputs and a `NetworkConfig`, maps `[B, inputs]` to `[B, num_features]` and
+exposes `num_features`. An encoder is constructed with an `ObservationSpec` and an `EncoderConfig`, maps a normalized
+observation to `[B, num_features]` and exposes `num_features`. Both also receive their own `Options` if they define such
+a dataclass.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ ENCODERS = Registry(
 
 
 def make_trunk(inputs: int, config: NetworkConfig, section: str) -> Any:
-    """Make the trunk of `section`, `actor` or `critic`; anything with `num_features`."""
+    """Make the trunk of `section`, `actor` or `critic`: any module with `num_features`."""
     return TRUNKS.make(config.kind, inputs, config, options=config.options, setting=f"{section}.options")
 
 
 def make_encoder(observation: ObservationSpec, config: EncoderConfig) -> Any:
-    """Make the encoder; any module with `num_features`."""
+    """Make the encoder: any module with `num_features`."""
     return ENCODERS.make(config.kind, observation, config, options=config.options, setting="encoder.options")

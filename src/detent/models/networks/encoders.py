@@ -27,7 +27,7 @@ class NatureCNN(nn.Module):
         self.projection = linear(channels * height * width, features, math.sqrt(2))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Whole numbers from 0 to 255 are taken as they are stored and scaled here, a minibatch at a time."""
+        """Map images to features; uint8 pixels are stored as they are and scaled here, one minibatch at a time."""
         leading, picture = images.shape[:-3], images.shape[-3:]
         scaled = images.reshape(-1, *picture).movedim(-1, -3).to(self.projection.weight.dtype) / 255
         features: Tensor = self.projection(self.convolutions(scaled)).relu()
@@ -43,7 +43,7 @@ def _convolution(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Conv
 
 
 class NatureEncoder(nn.Module):
-    """Features of an observation: a state vector as it is; images by a CNN, with a linear layer for a state beside."""
+    """A state vector unchanged, or images encoded by a CNN, with a linear layer for the state if there is one."""
 
     def __init__(self, observation: ObservationSpec, config: EncoderConfig) -> None:
         super().__init__()

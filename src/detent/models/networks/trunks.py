@@ -1,7 +1,7 @@
 """The trunks of actor and critic, and the weight initialization of every layer.
 
-Where the paper is silent the initialization is that of its released code: orthogonal with gain sqrt(2) for MLP layers
-and gain 1 for the projection, He-normal inside residual blocks, orthogonal with gain 0.01 before the head.
+Where the paper does not specify the initialization, its released code's is used: orthogonal with gain sqrt(2) for MLP
+layers and gain 1 for the projection, He-normal inside residual blocks, orthogonal with gain 0.01 before the head.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from detent.config import NetworkConfig
 
 
 class Tanh(nn.Module):
-    """tanh(x), on a CPU as 2 sigmoid(2x) - 1: torch's own takes twice as long there."""
+    """tanh(x), computed on a CPU as 2 sigmoid(2x) - 1 because torch's own takes twice as long there."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         if inputs.device.type != "cpu":
             return inputs.tanh()
-        # A tensor plus itself: torch takes twice as long to multiply a small one by a number.
+        # A tensor plus itself: torch takes twice as long to multiply a small tensor by a number.
         squashed = (inputs + inputs).sigmoid_()
         return squashed + squashed - 1
 
@@ -28,7 +28,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": Tanh, "relu": nn.ReLU}
 
 
 def linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
-    """A layer with orthogonal weights scaled by `gain` and zero bias."""
+    """Make a linear layer with orthogonal weights scaled by `gain` and zero bias."""
     layer = nn.Linear(inputs, outputs)
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
@@ -55,7 +55,7 @@ class MLP(nn.Sequential):
 
 
 class Block(nn.Module):
-    """`h + FFN(LN(h))` with an FFN that widens four times; either part can be left out (the component study)."""
+    """`h + FFN(LN(h))` with an FFN that widens four times; LayerNorm and skip can be left out (component study)."""
 
     def __init__(self, width: int, layer_norm: bool, residual: bool) -> None:
         super().__init__()

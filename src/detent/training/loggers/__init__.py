@@ -1,4 +1,4 @@
-"""Loggers: where a run's rows go beside its own files; further ones are plug-ins."""
+"""Loggers: where a run's rows go besides its own files; plug-ins can add more."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LOGGERS = Registry("logger", "detent.loggers", {"tensorboard": "detent.training.
 
 
 class Logger(Protocol):
-    """Made of the run directory, the configuration and the step the run goes on from (and its `Options`)."""
+    """Receives a run's rows; made from the run directory, the configuration, the starting step (and its `Options`)."""
 
     def log(self, name: str, row: Mapping[str, Any]) -> None:
-        """Take a row of `metrics` or `evals`; `row["step"]` is the environment step, a missing number is None."""
+        """Log a row of `metrics` or `evals`; `row["step"]` is the environment step, a missing number is None."""
         ...
 
     def close(self) -> None: ...

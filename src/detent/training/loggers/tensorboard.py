@@ -18,7 +18,7 @@ class TensorBoardLogger:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise ConfigError("tensorboard is not installed: pip install tensorboard") from None
-        # What an interrupted process wrote past this step is hidden.
+        # Hides events that an interrupted process wrote past this step.
         self._writer = SummaryWriter(str(path / "tensorboard"), purge_step=step + 1)
 
     def log(self, name: str, row: Mapping[str, Any]) -> None:
@@ -30,7 +30,7 @@ class TensorBoardLogger:
 
 
 def scalars(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a row, those of nested tables under `table/key`."""
+    """Yield the numbers in a row; those in nested tables are named `table/key`."""
     for key, value in row.items():
         if isinstance(value, Mapping):
             yield from scalars(value, f"{prefix}{key}/")

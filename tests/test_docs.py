@@ -1,0 +1,120 @@
+"""The documents keep up with the code: embedded files, links, flags of commands, names of files."""
+
+from __future__ import annotations
+
+import re
+from contextlib import redirect_stdout
+from functools import cache
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from detent.cli import COMMANDS, main
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "detent"
+PLUGINS = ROOT / "examples" / "plugins"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`([^`]+)`")
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*(?:\.[a-z][a-z0-9-]*)*(?![\w.*-])")
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def prose(page: Path) -> str:
+    return BLOCK.sub("", page.read_text())
+
+
+def test_embedded_files_are_the_files() -> None:
+    """A code block under a line that is just a file's name shows all of that file."""
+    headed = re.compile(r"^`([^`\n]+)`\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    embedded = dict(headed.findall((ROOT / "docs" / "extending.md").read_text()))
+    for name, text in embedded.items():
+        assert text == (ROOT / name).read_text(), name
+    modules = {path for path in PLUGINS.rglob("*.py") if path.name != "__init__.py" and "build" not in path.parts}
+    assert {ROOT / name for name in embedded} == {PLUGINS / "pyproject.toml", *modules}
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@cache
+def flags(command: str) -> frozenset[str]:
+    """The flags of `train`, `study run` and the like, from their help."""
+    text = StringIO()
+    with redirect_stdout(text), pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    return frozenset(FLAG.findall(text.getvalue()))
+
+
+def shown_commands(page: Path) -> list[str]:
+    """The `detent` commands in a page's blocks and inline code, without their comments."""
+    blocks = [text.replace("\\\n", " ") for language, text in BLOCK.findall(page.read_text()) if not language]
+    lines = [re.sub(r"\s#.*", "", line) for block in blocks for line in block.splitlines()]
+    lines += [" ".join(text.split()) for text in INLINE.findall(prose(page))]
+    pieces = (piece.strip() for line in lines for piece in re.split(r";|&&", line))
+    return [piece.removeprefix("detent ") for piece in pieces if piece.startswith("detent ")]
+
+
+@each_page
+def test_commands_exist_with_their_flags(page: Path) -> None:
+    for words in shown_commands(page):
+        name, *rest = words.split()
+        if not re.fullmatch(r"[a-z]+", name):
+            continue
+        assert name in COMMANDS, words
+        command = f"study {rest[0]}" if name == "study" and rest else name
+        assert set(FLAG.findall(words)) <= flags(command), words
+
+
+@each_page
+def test_flags_named_in_prose_are_flags_of_some_command(page: Path) -> None:
+    known = frozenset[str]().union(*(flags(name) for name in (*COMMANDS, "study run", "study status")))
+    named = {flag for text in INLINE.findall(prose(page)) if text.startswith("--") for flag in FLAG.findall(text)}
+    assert named - known == set()
+
+
+def test_the_table_of_rooms_names_what_is_there() -> None:
+    section = (ROOT / "README.md").read_text().partition("## The code")[2]
+    rows = [row.split("|")[1:3] for row in section.splitlines() if row.startswith("| `")]
+    assert rows
+    for rooms, contents in rows:
+        folders = [PACKAGE / name for name in INLINE.findall(rooms)]
+        for path in folders:
+            assert path.exists(), path
+        for name in INLINE.findall(contents):
+            if name.endswith(("/", ".py")):
+                assert any((folder / name).exists() for folder in folders), name
+    shown = {name.rstrip("/") for rooms, _ in rows for name in INLINE.findall(rooms)}
+    assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} <= shown
+
+
+def test_the_map_is_the_tree() -> None:
+    tree = next(text for _, text in BLOCK.findall((ROOT / "docs" / "design.md").read_text()) if "src/detent/" in text)
+    shown = set(re.findall(r"^  ([a-z_]+(?:/|\.py)) ", tree, re.MULTILINE))
+    rooms = {f"{path.parent.name}/" for path in PACKAGE.glob("*/__init__.py")}
+    files = {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py", "__main__.py"}
+    assert shown == rooms | files
+
+
+@each_page
+def test_files_named_in_prose_exist(page: Path) -> None:
+    for name in INLINE.findall(prose(page)):
+        if re.fullmatch(r"[\w*-]+(/[\w*-]+)+\.(py|toml|csv|sh)", name):
+            assert any(any(place.glob(name)) for place in (ROOT, PACKAGE)), name
