@@ -5,11 +5,12 @@ INSTALLED := $(VENV)/.installed
 # One thread for each test process; more only get in each other's way.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --maxprocesses 8
 
-.PHONY: help venv maniskill demo test test-all lint types format clean
+.PHONY: help venv maniskill demo test test-fast test-all lint types format clean
 
 help:
 	@echo "make demo      train RN-D for about three minutes; leaves a learning curve and a video"
 	@echo "make test      run the tests (make test-all: also the slow ones)"
+	@echo "make test-fast run the tests that start no processes: under 90 seconds, for daily work"
 	@echo "make lint      ruff: rules and formatting"
 	@echo "make types     mypy, strict"
 	@echo "make format    let ruff repair what it can"
@@ -41,6 +42,9 @@ demo: venv
 
 test: venv
 	$(PYTEST)
+
+test-fast: venv
+	$(PYTEST) -m "not slow and not processes"
 
 test-all: venv
 	$(PYTEST) -m ""

@@ -58,9 +58,9 @@ class Registry:
 
         def enter(entry: Entry) -> Entry:
             if not name or ":" in name:
-                raise ConfigError(f"'{name}' cannot name a {self.kind}; a colon is for import paths")
+                raise ConfigError(f"'{name}' is not a valid name for a {self.kind}; a colon is for import paths")
             if name in self._builtin:
-                raise ConfigError(f"'{name}' is a {self.kind} of Detent's own; choose another name")
+                raise ConfigError(f"'{name}' is a built-in {self.kind}; choose another name")
             self._require_fitting(name, entry)
             self._registered[name] = entry
             return entry
@@ -87,7 +87,7 @@ class Registry:
         if not self.known(name) and ":" not in name:
             raise ConfigError(
                 f"{setting} is '{name}', and there is no {self.kind} of that name; {nearest(name, self.names())} "
-                "(one of your own is named package.module:Name, or registered by a module in --plugins)"
+                "(for your own, use package.module:Name, or register it in a module given with --plugins)"
             )
 
     def provider(self, name: str) -> str | None:
@@ -111,7 +111,7 @@ class Registry:
 
     def _require_fitting(self, name: str, entry: Any) -> None:
         if not callable(entry):
-            raise ConfigError(f"{self.kind} '{name}' is {entry!r}, which cannot be called to make one")
+            raise ConfigError(f"{self.kind} '{name}' is {entry!r}, which is not callable")
         if self._base:
             base = import_path(self._base, "the base class")
             if not (isinstance(entry, type) and issubclass(entry, base)):

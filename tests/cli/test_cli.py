@@ -253,7 +253,7 @@ def test_the_configuration_of_a_run_repeats_it(trained: Path, tmp_path: Path) ->
     ("words", "sentence"),
     [
         ("train", "no task was given; for instance: detent train HalfCheetah-v4"),
-        ("train Hoper-v4", "Gymnasium knows no environment 'Hoper-v4'; did you mean Hopper-v"),
+        ("train Hoper-v4", "Gymnasium has no environment 'Hoper-v4'; did you mean Hopper-v"),
         (
             "train nowhere.at_all:Env-v0",
             "the module 'nowhere.at_all' of task 'nowhere.at_all:Env-v0' cannot be imported",
@@ -269,7 +269,7 @@ def test_the_configuration_of_a_run_repeats_it(trained: Path, tmp_path: Path) ->
         ("train Hopper-v4 --update.minibatches 7", "7 minibatches do not divide the batch of 16 environments x 1024"),
         ("train Hopper-v4 --steps 6_000_000", "goes past schedule_steps (5000000)"),
         ("train Hopper-v4 --device warp", "device 'warp' cannot be used"),
-        ("train Hopper-v4 --exact", "--exact goes with --resume"),
+        ("train Hopper-v4 --exact", "--exact requires --resume"),
         ("train Hopper-v4 --config none.toml", "there is no file none.toml"),
         ("train Hopper-v4 --config .", ". cannot be read: Is a directory"),
         ("train Hopper-v4 --threads 1 --init-from none", "none is not a run directory: it has no config.toml"),
@@ -384,7 +384,10 @@ def contents(directory: Path) -> dict[str, bytes]:
         ),
         ("train --resume RUN", "RUN is finished at step 544; --steps extends it"),
         ("train --resume RUN --steps 100", "RUN is planned for 512 steps; --steps can extend it, not shorten it"),
-        ("train --resume RUN --steps 600 --bins 5 --seed 2", "changed: seed, head.bins. To go on with other settings"),
+        (
+            "train --resume RUN --steps 600 --bins 5 --seed 2",
+            "changed: seed, head.bins. To continue with other settings",
+        ),
         ("train --resume RUN --steps 600 --env.kwargs a=1", "changed: env.kwargs."),
         ("train --resume RUN --steps -1", "steps is -1; it must be at least 1"),
         ("train --resume RUN --config RUN/config.toml", "leave the --config out"),

@@ -299,11 +299,11 @@ def test_any_maniskill_task_is_configured_by_its_backend() -> None:
     [
         (
             {"task": "Ant-v4", "scale": "cpu"},
-            "--scale is cpu; only ManiSkill's tasks have scales, and Ant-v4 is none of them",
+            "--scale is cpu; only ManiSkill tasks have scales, and Ant-v4 is not one",
         ),
         (
             {"task": "Ant-v4", "overrides": {"scale": "gpu"}},
-            "--scale is gpu; only ManiSkill's tasks have scales, and Ant-v4 is none of them",
+            "--scale is gpu; only ManiSkill tasks have scales, and Ant-v4 is not one",
         ),
         (
             {"task": "PushCube-v1", "preset": "fast"},

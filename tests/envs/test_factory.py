@@ -145,9 +145,13 @@ class NotAnEnvironment:
 @pytest.mark.parametrize(
     ("factory", "overrides", "sentence"),
     [
-        (NotAnEnvironment, {}, "gave NotAnEnvironment; it must make a gymnasium.Env or a gymnasium.vector.VectorEnv"),
+        (
+            NotAnEnvironment,
+            {},
+            "returned NotAnEnvironment; it must return a gymnasium.Env or a gymnasium.vector.VectorEnv",
+        ),
         (lambda: 1 / 0, {}, "the environment factory failed: ZeroDivisionError"),
-        (lambda: target(), {"env.processes": True}, "this one cannot be sent"),
+        (lambda: target(), {"env.processes": True}, "this one cannot be pickled"),
         (partial(vector, 3), {}, "makes 3 environments, and env.num_envs is 4"),
         (vector, {"env.wrappers": ["gymnasium.wrappers:ClipAction"]}, "the factory makes a VectorEnv"),
         (target, {"env.backend": "envpool"}, "env= makes the environments; leave one out"),
@@ -173,7 +177,7 @@ class ForgetfulVectorEnv(SyncVectorEnv[Any, Any]):
 
 
 def test_a_vector_env_of_unknown_reset_habits_is_refused() -> None:
-    with pytest.raises(ConfigError, match="does not say its autoreset_mode"):
+    with pytest.raises(ConfigError, match="does not declare its autoreset_mode"):
         make_envs("mine", EnvConfig(num_envs=4), 4, 1, ForgetfulVectorEnv)
 
 
@@ -201,7 +205,7 @@ def test_wrappers_by_import_path_are_put_on_in_order(
     for wrapper, sentence in (
         ("my_wrappers:Gone", "the wrapper 'my_wrappers:Gone' cannot be imported"),
         ("builtins:print", "gave NoneType, which is not a Gymnasium environment"),
-        ("builtins:int", "the wrapper 'builtins:int' cannot be put on"),
+        ("builtins:int", "the wrapper 'builtins:int' failed"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             env_spec("Hopper-v4", EnvConfig(wrappers=(wrapper,)))

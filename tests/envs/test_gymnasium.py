@@ -220,7 +220,7 @@ def test_single_environment_can_render() -> None:
 
 
 def test_unknown_task_is_refused_with_the_nearest_names() -> None:
-    with pytest.raises(ConfigError, match=r"knows no environment 'HalfCheeta-v4'; did you mean .*HalfCheetah-v4"):
+    with pytest.raises(ConfigError, match=r"has no environment 'HalfCheeta-v4'; did you mean .*HalfCheetah-v4"):
         find_task("HalfCheeta-v4")
     with pytest.raises(ConfigError, match=r"'Hopper'; did you mean Hopper-v\d"):
         find_task("Hopper")

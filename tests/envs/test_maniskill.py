@@ -312,7 +312,7 @@ def test_image_tasks_are_made_stepped_and_trained(task: str, obs: str, size: int
         (
             "PushCub-v1",
             EnvConfig(backend="physx_cpu"),
-            r"ManiSkill knows no task 'PushCub-v1'; did you mean .*PushCube",
+            r"ManiSkill has no task 'PushCub-v1'; did you mean .*PushCube",
         ),
         (
             "PushCube-v1",

@@ -141,7 +141,7 @@ def test_a_head_of_the_program_itself_loads_in_it_and_says_what_another_needs(
 
 
 def test_names_that_cannot_be_registered_are_refused() -> None:
-    with pytest.raises(ConfigError, match="is a head of Detent's own"):
+    with pytest.raises(ConfigError, match="is a built-in head"):
         detent.register_head("categorical")(CategoricalHead)
     with pytest.raises(ConfigError, match="a colon is for import paths"):
         detent.register_head("a:b")(CategoricalHead)

@@ -143,7 +143,7 @@ def test_a_study_cut_off_in_every_way_ends_with_the_same_results(tmp_path: Path)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 3, out
-    assert "stopped on request; the same command goes on" in out
+    assert "stopped on request; run the same command to resume" in out
     assert {info(cut, run)["status"] for run in stopped} == {"stopped"}
 
     # kill -9: the runs notice, and let go of their directories.

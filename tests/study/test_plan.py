@@ -149,7 +149,7 @@ def test_ids_stay_when_a_later_version_adds_a_setting(monkeypatch: pytest.Monkey
         ({"preset": "papr"}, "there is no preset 'papr'; did you mean paper?"),
         ({"settings": {"ppo": {"clap": 1}}}, "unknown setting 'ppo.clap'; did you mean clip?"),
         ({"settings": {"update.epochs": 0}}, "update.epochs is 0; it must be at least 1"),
-        ({"settings": {"seed": 3}}, "'seed' is no setting of a study's runs; it is said by 'seeds'"),
+        ({"settings": {"seed": 3}}, "'seed' cannot be set in a study; use 'seeds'"),
         ({"settings": {"threads": 0}}, "threads is 0 (all cores), which is not the same on every machine"),
         ({"settings": 3}, "'settings' must be a table; found 3"),
         ({"steps": 6_000_000}, "goes past schedule_steps"),

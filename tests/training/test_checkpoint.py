@@ -124,7 +124,7 @@ def test_resuming_takes_the_latest_intact_checkpoint(tmp_path: Path) -> None:
     assert state.step == 10
     assert ["30 is damaged" in damaged[0], "20 is damaged" in damaged[1]] == [True, True]
     damage(tmp_path / "checkpoints" / "10" / "policy.safetensors")
-    with pytest.raises(DamagedCheckpointError, match=r"has no intact checkpoint to go on from.*30 is damaged"):
+    with pytest.raises(DamagedCheckpointError, match=r"has no intact checkpoint to resume from.*30 is damaged"):
         found(exact=False)
 
 
@@ -132,7 +132,7 @@ def test_exact_without_a_scheduled_checkpoint_is_refused_where_work_would_be_los
     save(tmp_path, 10, "best")
     assert find_resumable(tmp_path, exact=True) == (None, []), "killed before its first checkpoint: from the beginning"
     save(tmp_path, 20, "final")
-    with pytest.raises(ConfigError, match=r"no scheduled checkpoint.* without --exact it goes on from step 20"):
+    with pytest.raises(ConfigError, match=r"no scheduled checkpoint.* without --exact it resumes from step 20"):
         find_resumable(tmp_path, exact=True)
 
 
@@ -151,7 +151,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning(tmp_path: Pat
     save(tmp_path, 30, best=30)
     damage(tmp_path / "checkpoints" / "30" / "trainer.safetensors")
     for which, name in (("latest", "20"), ("best", "10")):
-        with pytest.warns(UserWarning, match=r"checkpoint .*30 is damaged: .*; using one before"):
+        with pytest.warns(UserWarning, match=r"checkpoint .*30 is damaged: .*; using an earlier one"):
             assert locate(tmp_path, which).name == name
     for step in ("10", "20"):
         damage(tmp_path / "checkpoints" / step / "policy.safetensors")

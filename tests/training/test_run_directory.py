@@ -97,7 +97,7 @@ def test_a_lock_left_behind_is_taken_over(run: Path, host: str) -> None:
 
 def test_a_fresh_lock_of_another_host_is_respected(run: Path) -> None:
     leave_lock(run, "elsewhere", age=30)
-    with pytest.raises(RunError, match=r"in use by process 4711 on elsewhere \(heard of 3\d s ago\)"):
+    with pytest.raises(RunError, match=r"in use by process 4711 on elsewhere \(last heartbeat 3\d s ago\)"):
         RunLog.reopen(run)
     assert (run / "lock").read_text() == "elsewhere 4711\n"
 

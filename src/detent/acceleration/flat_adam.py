@@ -40,7 +40,7 @@ class FlatAdam:
 
     @property
     def gradient(self) -> Tensor:
-        """Return this process's gradient; `step` turns that of process 0 into the sum over all processes."""
+        """Return this process's gradient; `step` adds the other processes' gradients to process 0's."""
         return self._gradients[self.group.rank]
 
     def bind(self) -> None:

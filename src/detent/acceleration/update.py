@@ -39,7 +39,7 @@ class AcceleratedMinibatchUpdate:
         self._policy, self._policy_loss, self._config = policy, policy_loss, config
         self._group = WorkerGroup(max(1, config.processes))
         self.optimizer = FlatAdam(policy, config, policy.num_actor_parameters, self._group)
-        shared = policy.shares_encoder
+        self._shared_encoder = shared = policy.shares_encoder
         self._actor, self._critic = fuse(policy.actor, shared), fuse(policy.critic, shared)
         self._likelihood = LIKELIHOODS[type(policy.head)]
         self._loss_gradient = LOSS_GRADIENTS[type(policy_loss)]
@@ -76,8 +76,7 @@ class AcceleratedMinibatchUpdate:
 
     def compute_gradients(self, minibatch: Batch, scale: float) -> MinibatchOutputs:
         """Compute the gradients autograd would give for `total_loss`, with hand-written networks, head and losses."""
-        policy, config = self._policy, self._config
-        shared = policy.shares_encoder
+        policy, config, shared = self._policy, self._config, self._shared_encoder
         # Autograd handles the convolutions.
         with torch.enable_grad() if shared else nullcontext():
             features = policy.features(minibatch.observation)
@@ -104,7 +103,7 @@ class AcceleratedMinibatchUpdate:
 
     @torch.enable_grad()
     def _entropy_backward(self, outputs: Tensor, weight: float) -> Tensor:
-        """Return the entropy's gradient in the network's outputs; add that of the head's parameters to their `grad`."""
+        """Return the entropy's gradient in the network's outputs; add the head parameters' gradient to their `grad`."""
         head, leaf = self._policy.head, outputs.detach().requires_grad_()
         entropy = weight * head.entropy(head(leaf)).sum()
         gradient, *own = torch.autograd.grad(entropy, [leaf, *head.parameters()], materialize_grads=True)

@@ -206,12 +206,12 @@ class WorkerGroup:
     def _lost(self, rank: int) -> Exception:
         if self.rank:
             return EOFError()
-        # When one process dies the others exit with code 0, so name the one with a different code.
+        # When one process dies the other workers exit with code 0, so name the one with a different code.
         codes = self._end()
         rank = next((other for other, code in codes.items() if code), rank)
         code = codes[rank]
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return RuntimeError(f"{self._name} process {rank} (of {self.size}) {how}; its own words, if any, are above")
+        return RuntimeError(f"{self._name} process {rank} (of {self.size}) {how}; see its output above, if any")
 
     def close(self) -> None:
         """Kill the workers at once, whatever they are doing."""

@@ -39,7 +39,7 @@ def usage() -> str:
     width = max(map(len, COMMANDS)) + 2
     for name, command in COMMANDS.items():
         lines.append(f"  detent {name:{width}}{(command.__doc__ or '').splitlines()[0]}")
-    return "\n".join([*lines, "", "detent COMMAND --help tells the flags of a command."])
+    return "\n".join([*lines, "", "Run detent COMMAND --help for the flags of a command."])
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -73,7 +73,7 @@ class Run:
         for state in summary.failed:
             print(_failure(state))
         if summary.stopped:
-            print("stopped on request; the same command goes on")
+            print("stopped on request; run the same command to resume")
             return STOPPED
         return 0 if summary.finished == len(summary.states) else 1
 
@@ -129,7 +129,7 @@ class Status:
         for state in states:
             if state.status == "failed":
                 console.print(_failure(state), soft_wrap=True, highlight=False, markup=False)
-        who = f"run by {holder}" if holder else "nobody runs it now"
+        who = f"run by {holder}" if holder else "not running"
         left = f"; about {clock(study_left(states))} left" if holder else ""
         console.print(f"study {study['name']}: {counts(states)}; {who}{left}", soft_wrap=True, highlight=False)
         return 0

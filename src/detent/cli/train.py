@@ -58,7 +58,7 @@ class Train:
             hint = "" if baseline else f" (detent eval {result.path}, detent video {result.path})"
             print(f"finished: {result.path}{hint}")
             return 0
-        print(f"stopped at step {result.step:,} with a checkpoint; detent train --resume {result.path} goes on")
+        print(f"stopped at step {result.step:,} with a checkpoint; resume with: detent train --resume {result.path}")
         return STOPPED
 
 
@@ -68,7 +68,7 @@ def parse_train(words: list[str]) -> Train:
     if first.resume is not None:
         return _parse_resume(words, first)
     if first.exact:
-        raise ConfigError("--exact goes with --resume")
+        raise ConfigError("--exact requires --resume")
     file = read_toml(first.config) if first.config else {}
     named = override(Config(), {key: file[key] for key in (*_NAMES, "device", "env") if key in file})
     chosen = parse(Train, words, Train(named)).settings if file else first.settings
@@ -97,7 +97,7 @@ def _parse_resume(words: list[str], first: Train) -> Train:
     assert first.resume is not None
     for flag, given in (("task", first.settings.task), ("--out", first.out), ("--config", first.config)):
         if given:
-            raise ConfigError(f"--resume goes on with the run as it is; leave the {flag} out")
+            raise ConfigError(f"--resume keeps the run's configuration; leave out {flag}")
     before = read_run_config(first.resume)
     command = parse(Train, words, Train(before))
     lengthened = dataclasses.replace(
@@ -107,7 +107,7 @@ def _parse_resume(words: list[str], first: Train) -> Train:
         changed = ", ".join(_changed(to_dict(lengthened), to_dict(command.settings)))
         raise ConfigError(
             f"--resume keeps the run's settings, only --steps and --schedule-steps can be given; changed: {changed}. "
-            f"To go on with other settings, train a new run with --init-from {first.resume}"
+            f"To continue with other settings, start a new run with --init-from {first.resume}"
         )
     return command
 

@@ -323,11 +323,9 @@ class Config:
     variant: str = "rn-d"
     """Actor: rn-d, rn-c, mlp-d, mlp-c, loss-swap, ...; `detent list variants` shows all."""
     algo: str = "ppo"
-    """Update rule: ppo, spo or trpo; a loss or update-rule plug-in; or td3, the off-policy baseline (with --variant
-    td3)."""
+    """Update rule: ppo, spo, trpo, a loss or update-rule plug-in, or td3, the off-policy baseline (--variant td3)."""
     scale: Literal["auto", "cpu", "gpu"] = "auto"
-    """ManiSkill: `gpu` is the paper's thousands of environments, `cpu` few environments with long rollouts; `auto`
-    depends on the hardware."""
+    """ManiSkill: `gpu`, the paper's thousands of environments; `cpu`, few with long rollouts; `auto`, by hardware."""
     steps: int = 5_000_000
     """Total environment steps, rounded up to whole iterations."""
     schedule_steps: int = 5_000_000

@@ -70,7 +70,7 @@ def choose_backend(task: str, config: EnvConfig, device: str = "auto") -> str:
     if config.backend in MANISKILL_BACKENDS:
         raise ConfigError(f"{task} is not a ManiSkill task, and env.backend is {config.backend}; leave it out")
     if config.obs != "state":
-        raise ConfigError(f"env.obs is {config.obs}; only ManiSkill's tasks have images, and {task} is none of them")
+        raise ConfigError(f"env.obs is {config.obs}; only ManiSkill tasks have images, and {task} is not one")
     from detent.envs import envpool
 
     if config.backend == "auto":

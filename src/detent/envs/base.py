@@ -95,4 +95,4 @@ class Simulator(ABC):
 
     def make_rendering(self, task: str, config: EnvConfig) -> Env[Any, Any]:
         """Make one Gymnasium environment that renders images."""
-        raise ConfigError(f"{task} cannot be filmed: {type(self).__name__} renders no pictures")
+        raise ConfigError(f"{task} cannot be recorded: {type(self).__name__} does not support rendering")

@@ -57,7 +57,7 @@ class FactorySimulator(Simulator):
             raise ConfigError(f"the environment factory failed: {type(error).__name__}: {error}") from error
         if not isinstance(made, gymnasium.Env | gymnasium.vector.VectorEnv):
             raise ConfigError(
-                f"the environment factory gave {type(made).__name__}; it must make a gymnasium.Env or a "
+                f"the environment factory returned {type(made).__name__}; it must return a gymnasium.Env or a "
                 "gymnasium.vector.VectorEnv"
             )
         return made
@@ -67,8 +67,8 @@ class FactorySimulator(Simulator):
             pickle.dumps(self._factory)
         except Exception as error:
             raise ConfigError(
-                "env.processes sends the environment factory to worker processes, and this one cannot be sent "
-                f"({error}); use a function at the top of a module"
+                "env.processes sends the environment factory to worker processes, and this one cannot be pickled "
+                f"({error}); use a module-level function"
             ) from None
 
 
@@ -123,7 +123,7 @@ class VectorFactoryEnvs:
         if not isinstance(mode, AutoresetMode) or (mode == AutoresetMode.NEXT_STEP and not masked):
             name = type(self._envs.unwrapped).__name__
             self._envs.close()
-            said = "does not say its autoreset_mode" if mode is None else f"has autoreset_mode {mode}"
+            said = "does not declare its autoreset_mode" if mode is None else f"has autoreset_mode {mode}"
             raise ConfigError(
                 f"the vector environment {name} {said}; Detent takes SAME_STEP and DISABLED, and NEXT_STEP of "
                 "Gymnasium's own SyncVectorEnv and AsyncVectorEnv"

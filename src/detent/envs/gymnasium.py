@@ -37,7 +37,7 @@ def find_task(task: str) -> Registration:
             ) from error
     if name not in gymnasium.registry:
         raise ConfigError(
-            f"Gymnasium knows no environment '{name}'; {nearest(name, gymnasium.registry)} "
+            f"Gymnasium has no environment '{name}'; {nearest(name, gymnasium.registry)} "
             "(an environment of your own is named package.module:EnvId-v0, a ManiSkill task that `detent list tasks` "
             "does not have takes --env.backend physx_cpu or physx_cuda)"
         )
@@ -65,7 +65,7 @@ def wrapped(env: gymnasium.Env[Any, Any], wrappers: Sequence[str]) -> gymnasium.
         try:
             env = wrapper(env)
         except Exception as error:
-            raise ConfigError(f"the wrapper '{path}' cannot be put on: {type(error).__name__}: {error}") from error
+            raise ConfigError(f"the wrapper '{path}' failed: {type(error).__name__}: {error}") from error
         if not isinstance(env, gymnasium.Env):
             raise ConfigError(f"the wrapper '{path}' gave {type(env).__name__}, which is not a Gymnasium environment")
     return env

@@ -68,7 +68,7 @@ def make_base(
     # ManiSkill warns about every robot's default pose and on every machine without a GPU.
     logger.setLevel(logging.ERROR)
     if task not in REGISTERED_ENVS:
-        raise ConfigError(f"ManiSkill knows no task '{task}'; {nearest(task, REGISTERED_ENVS)}")
+        raise ConfigError(f"ManiSkill has no task '{task}'; {nearest(task, REGISTERED_ENVS)}")
     _require_assets(task)
     arguments = {**DEFAULTS, **config.kwargs}
     arguments.pop("max_episode_steps", None)
@@ -145,7 +145,7 @@ def _probe(task: str, settings: str) -> EnvSpec:
     try:
         return call_in_process(_spec_here, (task, EnvConfig(**json.loads(settings))), _PRELOAD)
     except ProcessDiedError as error:
-        raise ConfigError(f"the process that made {task} {error}. {DRIVER}; `detent doctor` tells more") from None
+        raise ConfigError(f"the process that made {task} {error}. {DRIVER}; run `detent doctor` for details") from None
 
 
 def _make_in_worker(task: str, config: EnvConfig) -> Any:

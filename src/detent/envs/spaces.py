@@ -49,7 +49,7 @@ def action_spec(space: spaces.Space[Any], low: Sequence[float] = (), high: Seque
         raise ConfigError(f"the action space is {_describe(space)}; Detent acts in Boxes of floating-point numbers")
     size = _length(space)
     if size == 0:
-        raise ConfigError("the action space has no dimensions; there is nothing to decide")
+        raise ConfigError("the action space has no dimensions; Detent needs at least one")
     box_low, box_high = space.low.astype(np.float64), space.high.astype(np.float64)
     chosen_low = _given(low, size, "action-low", box_low)
     chosen_high = _given(high, size, "action-high", box_high)

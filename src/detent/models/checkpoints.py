@@ -117,7 +117,7 @@ def locate(run: Path, which: str) -> Path:
         if not states:
             raise DamagedCheckpointError(f"{run} has no intact checkpoint: {'; '.join(damaged.values())}")
         if available[-1] in damaged:
-            warnings.warn(f"{damaged[available[-1]]}; using one before", stacklevel=2)
+            warnings.warn(f"{damaged[available[-1]]}; using an earlier one", stacklevel=2)
         intact = {state.step for state in states}
         best = next((state.best_step for state in reversed(states) if state.best_step in intact), None)
         return directory(run, states[-1].step if which == "latest" or best is None else best)

@@ -186,7 +186,7 @@ def _complete(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, An
             raise ConfigError(f"'{axis}' names {twice[0]!r} twice")
     for key in (*grid["settings"], *grid["sweep"]):
         if key in RESERVED_KEYS:
-            raise ConfigError(f"'{key}' is no setting of a study's runs; it is said by '{RESERVED_KEYS[key]}'")
+            raise ConfigError(f"'{key}' cannot be set in a study; use '{RESERVED_KEYS[key]}'")
     for key, kind in (("preset", str), ("baseline", bool)):
         if not isinstance(grid[key], kind):
             raise ConfigError(f"'{key}' must be {'a name' if kind is str else 'true or false'}; found {grid[key]!r}")

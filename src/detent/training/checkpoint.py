@@ -46,11 +46,11 @@ def find_resumable(run: Path, exact: bool) -> tuple[State | None, list[str]]:
         return wanted[-1], [sentence for step, sentence in damaged.items() if step > wanted[-1].step]
     if resumable:
         raise ConfigError(
-            f"{run} has no scheduled checkpoint to go back to; without --exact it goes on from step "
+            f"{run} has no scheduled checkpoint to go back to; without --exact it resumes from step "
             f"{resumable[-1].step:,}"
         )
     if damaged:
-        raise DamagedCheckpointError(f"{run} has no intact checkpoint to go on from: {'; '.join(damaged.values())}")
+        raise DamagedCheckpointError(f"{run} has no intact checkpoint to resume from: {'; '.join(damaged.values())}")
     return None, []
 
 

@@ -120,7 +120,7 @@ def _resume(
         raise ConfigError(f"{run} is finished; a {config.algo} run keeps only its weights and cannot be extended")
     state, damaged = checkpoint.find_resumable(run, exact)
     for sentence in damaged:
-        reporter.message(f"{sentence}; using one before")
+        reporter.message(f"{sentence}; using an earlier one")
     if state and state.iteration >= extended.iterations:
         if log.status == "finished":
             raise ConfigError(f"{run} is finished at step {state.step:,}; --steps extends it")

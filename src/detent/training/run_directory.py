@@ -205,7 +205,7 @@ def acquire_lock(path: Path) -> TextIO:
     if holder and holder != socket.gethostname() and age < HEARTBEAT_TIMEOUT:
         file.close()
         raise RunError(
-            f"{path} is in use by process {pid.strip()} on {holder} (heard of {age:.0f} s ago); "
+            f"{path} is in use by process {pid.strip()} on {holder} (last heartbeat {age:.0f} s ago); "
             f"if that host is gone, remove {path / 'lock'}"
         )
     file.truncate(0)

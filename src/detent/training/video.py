@@ -77,7 +77,7 @@ def record(
     if unknown:
         raise ConfigError(f"unknown video format {', '.join(unknown)}; valid: {', '.join(_WRITERS)}")
     if episodes < 1 or max_steps < 1:
-        raise ConfigError(f"a film of {episodes} episodes and {max_steps} steps is empty; both must be at least 1")
+        raise ConfigError(f"a video of {episodes} episodes and {max_steps} steps is empty; both must be at least 1")
     choose_gl()
     env = _make(make_env)
     try:
@@ -160,7 +160,7 @@ def _no_opengl(error: Exception) -> RenderError:
     return RenderError(
         f"the environment could not be rendered ({type(error).__name__}: {error}); MUJOCO_GL is "
         f"{os.environ.get('MUJOCO_GL', 'unset')}. For OpenGL without a screen {GL_PACKAGES}; "
-        "`detent doctor` tells whether it works"
+        "`detent doctor` checks whether it works"
     )
 
 

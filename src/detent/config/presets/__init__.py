@@ -60,7 +60,7 @@ def configure(
     if groups["scales"]:
         config = override(config, {"scale": _fitting_scale(wanted)})
     elif wanted.scale != "auto":
-        raise ConfigError(f"--scale is {wanted.scale}; only ManiSkill's tasks have scales, and {task} is none of them")
+        raise ConfigError(f"--scale is {wanted.scale}; only ManiSkill tasks have scales, and {task} is not one")
     variant_settings = {key: value for key, value in table("variants")[variant].items() if key != "description"}
     config = override(config, settings)
     config = override(config, {"actor": groups["actors"][variant_settings["actor"]["kind"]]})
