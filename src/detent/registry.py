@@ -18,7 +18,6 @@ from detent.config.io import override
 from detent.errors import ConfigError, nearest
 
 Entry = TypeVar("Entry")
-OWN_PACKAGE = __name__.partition(".")[0]
 
 
 def import_path(path: str, what: str) -> Any:
@@ -31,11 +30,6 @@ def import_path(path: str, what: str) -> Any:
     except Exception as error:
         raise ConfigError(f"{what} '{path}' cannot be imported: {type(error).__name__}: {error}") from error
     return found
-
-
-def is_foreign_path(name: str) -> bool:
-    """Return whether `name` is an import path into something other than Detent itself."""
-    return ":" in name and name.partition(":")[0].partition(".")[0] != OWN_PACKAGE
 
 
 @cache
@@ -193,8 +187,8 @@ def allow_imports(
     if trust:
         return import_plugins(plugins)
     references = list(references)
-    names = (*(reference.name for reference in references), *paths)
-    needed = [name for name in names if is_foreign_path(name)]
+    # Also paths into Detent itself: they lead to everything that its modules import.
+    needed = [name for name in (*(reference.name for reference in references), *paths) if ":" in name]
     if not all(reference.registry.known(reference.name) or ":" in reference.name for reference in references):
         needed += plugins
     if needed:

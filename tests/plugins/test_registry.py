@@ -107,6 +107,26 @@ def test_what_a_runs_files_name_is_imported_only_with_trust(by: str, trace: Path
     assert main(f"train --resume {run} --steps 512 --trust".split()) == 0
 
 
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
+        ('algo = "ppo"', 'algo = "detent.threads:os.getcwd"'),
+        ("log = []", 'log = ["detent.threads:os.getcwd"]'),
+        ("wrappers = []", 'wrappers = ["detent.threads:os.fspath"]'),
+        ('backend = "gymnasium"', 'backend = "detent.threads:os.getcwd"'),
+        ('kind = "categorical"', 'kind = "detent.threads:os.getcwd"'),
+    ],
+)
+def test_a_path_through_detents_own_modules_needs_trust_too(was: str, now: str, tmp_path: Path) -> None:
+    """A module of Detent leads to everything that it imports."""
+    run = train(tmp_path)
+    text = (run / "config.toml").read_text()
+    assert was in text
+    (run / "config.toml").write_text(text.replace(was, now))
+    with pytest.raises(ConfigError, match="pass --trust"):
+        detent.resume(run, steps=512)
+
+
 def test_a_task_that_a_runs_files_name_is_imported_only_with_trust(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,4 +59,6 @@ def unrecorded(config: Config) -> tuple[str, ...]:
 
 def require_trust(config: Config, run: Path, trust: bool) -> None:
     """Refuse to import what a run's files name unless the user trusts them; with trust, import its plug-in modules."""
-    allow_imports(named_plugins(config), config.plugins, run, trust, [*config.env.wrappers, config.task])
+    # Importing a module of Detent for the task it registers is no risk.
+    task = [] if config.task.startswith("detent.") else [config.task]
+    allow_imports(named_plugins(config), config.plugins, run, trust, [*config.env.wrappers, *task])
