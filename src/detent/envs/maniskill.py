@@ -10,8 +10,7 @@ import importlib.util
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -25,6 +24,7 @@ from torch import Tensor
 from detent.config import EnvConfig
 from detent.config.presets import merged
 from detent.envs.base import Episode, Simulator, Step, VectorEnv
+from detent.envs.random_stream import RandomStream
 from detent.envs.spaces import action_spec
 from detent.envs.workers import Arrays, ProcessDiedError, SingleStep, WorkerPool, call_in_process
 from detent.errors import ConfigError, nearest
@@ -268,36 +268,6 @@ def make_single(task: str, config: EnvConfig) -> gymnasium.Env[Any, Any]:
     single: gymnasium.Env[Any, Any] = CPUGymWrapper(limited, ignore_terminations=True)
     single.metadata = {**single.metadata, "render_fps": env.unwrapped.control_freq}
     return single
-
-
-class RandomStream:
-    """A private stream of torch's global random numbers; all other users' numbers stay unchanged."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._cuda = [device] if device.type == "cuda" else []
-        self._state: list[Tensor] = []
-
-    def seed(self, seed: int) -> None:
-        with self._forked():
-            torch.manual_seed(seed)
-            self._remember()
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """Draw from this stream instead of the global one."""
-        with self._forked():
-            if self._state:
-                torch.set_rng_state(self._state[0])
-                for device, state in zip(self._cuda, self._state[1:], strict=True):
-                    torch.cuda.set_rng_state(state, device)
-            yield
-            self._remember()
-
-    def _forked(self) -> AbstractContextManager[None]:
-        return torch.random.fork_rng(devices=self._cuda)
-
-    def _remember(self) -> None:
-        self._state = [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self._cuda)]
 
 
 class ManiSkillBatch:
