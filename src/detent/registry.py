@@ -7,8 +7,9 @@ entry points of installed packages; `package.module:Name` is imported. Nothing i
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -41,22 +42,29 @@ def _installed(group: str) -> dict[str, EntryPoint]:
 class Registry:
     """The plug-ins of one kind."""
 
-    def __init__(self, kind: str, group: str, builtin: Mapping[str, str], base: str = "") -> None:
+    def __init__(
+        self, kind: str, group: str, builtin: Mapping[str, str], base: str = "", reserved: Sequence[str] = ()
+    ) -> None:
         """Take the entry-point `group`, the `builtin` names with import paths, and the class that entries subclass."""
         self.kind, self.group = kind, group
         self._builtin, self._base = dict(builtin), base
+        self._reserved = (*builtin, *reserved)
         self._registered: dict[str, Any] = {}
+        self._providers: dict[str, str] = {}
 
     def register(self, name: str) -> Callable[[Entry], Entry]:
         """Return a decorator that registers a class under `name`."""
+        # A program is found again by the module that registers, which may not be the one that defines the class.
+        provider = str(sys._getframe(1).f_globals.get("__name__", "__main__"))
 
         def enter(entry: Entry) -> Entry:
             if not name or ":" in name:
                 raise ConfigError(f"'{name}' is not a valid name for a {self.kind}; a colon is for import paths")
-            if name in self._builtin:
+            if name in self._reserved:
                 raise ConfigError(f"'{name}' is a built-in {self.kind}; choose another name")
             self._require_fitting(name, entry)
             self._registered[name] = entry
+            self._providers[name] = provider
             return entry
 
         return enter
@@ -86,7 +94,7 @@ class Registry:
 
     def provider(self, name: str) -> str | None:
         """Return the module that registered `name` by decorator; None for names found without it."""
-        return self._registered[name].__module__ if name in self._registered else None
+        return self._providers.get(name) if name in self._registered else None
 
     def get(self, name: str) -> Any:
         """Return the entry `name`, importing it if necessary."""
@@ -128,6 +136,8 @@ class Registry:
             if options:
                 raise ConfigError(f"{setting} has {', '.join(options)}; {self.kind} '{name}' takes no options")
             return None
+        if not (isinstance(schema, type) and is_dataclass(schema)):
+            raise ConfigError(f"Options of {self.kind} '{name}' must be a dataclass (@dataclass(frozen=True))")
         try:
             defaults = schema()
         except TypeError as error:

@@ -151,6 +151,7 @@ class NotAnEnvironment:
             "returned NotAnEnvironment; it must return a gymnasium.Env or a gymnasium.vector.VectorEnv",
         ),
         (lambda: 1 / 0, {}, "the environment factory failed: ZeroDivisionError"),
+        (TargetEnv(), {}, "not TargetEnv itself; for instance env=TargetEnv"),
         (lambda: target(), {"env.processes": True}, "this one cannot be pickled"),
         (partial(vector, 3), {}, "makes 3 environments, and env.num_envs is 4"),
         (vector, {"env.wrappers": ["gymnasium.wrappers:ClipAction"]}, "the factory makes a VectorEnv"),
@@ -166,6 +167,42 @@ def test_what_cannot_be_trained_on_is_refused_in_a_sentence(
         detent.train(config, out=tmp_path / "run", env=factory)
     assert sentence in str(refusal.value)
     assert not (tmp_path / "run").exists()
+
+
+class NativeVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Points on a line, all in one array: neither of Gymnasium's own vectors; it takes one seed for all."""
+
+    def __init__(self, num_envs: int = 4) -> None:
+        self.num_envs = num_envs
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.single_observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.single_action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self._length = 0
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self._length = 0
+        self._state = self.np_random.uniform(-1, 1, (self.num_envs, 1)).astype(np.float32)
+        return self._state.copy(), {}
+
+    def step(self, actions: Any) -> Any:
+        self._length += 1
+        self._state = np.clip(self._state + 0.1 * actions, -1, 1).astype(np.float32)
+        reward, never = -np.abs(self._state[:, 0]), np.zeros(self.num_envs, bool)
+        if self._length < 8:
+            return self._state.copy(), reward, never, never, {}
+        final = np.array([*self._state, None], dtype=object)[:-1]
+        first, _ = self.reset()
+        return first, reward, never, ~never, {"final_obs": final, "final_info": {}}
+
+
+def test_a_vector_env_of_its_own_kind_trains_and_resumes(tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole", NativeVectorEnv)
+    assert whole == train(tmp_path / "again", NativeVectorEnv)
+    config = detent.configure("my-target", overrides=SMALL)
+    detent.train(config, out=tmp_path / "cut", env=NativeVectorEnv, on_iteration=lambda row, _: row["step"] >= 300)
+    detent.resume(tmp_path / "cut", env=NativeVectorEnv, exact=True)
+    assert rows(tmp_path / "cut") == whole
 
 
 class ForgetfulVectorEnv(SyncVectorEnv[Any, Any]):

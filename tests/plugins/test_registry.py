@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import Tensor
 
 import detent
 from detent.cli import main
@@ -15,6 +16,10 @@ from detent.errors import ConfigError
 from detent.models.heads import HEADS
 from detent.models.heads.categorical import CategoricalHead
 from detent.registry import Registry
+from detent.study.directory import plan_path, write_study
+from detent.study.plan import make_study
+from detent.study.process import train_words
+from detent.training.loggers import LOGGERS
 
 TARGET = "detent.envs.scripted:Target-v0"
 SMALL = {
@@ -143,14 +148,12 @@ def test_a_task_that_a_runs_files_name_is_imported_only_with_trust(
     assert main(f"eval {run} --episodes 1 --trust".split()) == 0
 
 
-def test_a_head_of_the_program_itself_loads_in_it_and_says_what_another_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_head_of_the_program_itself_loads_in_it_and_says_what_another_needs(tmp_path: Path) -> None:
     class Own(CategoricalHead):
         pass
 
-    monkeypatch.setattr(Own, "__module__", "__main__")
-    detent.register_head("own")(Own)
+    # As a script does, whose module is called __main__.
+    exec("detent.register_head('own')(Own)", {"__name__": "__main__", "detent": detent, "Own": Own})
     try:
         run = train(tmp_path, **{"head.kind": "own"})
         assert type(detent.load(run).head) is Own
@@ -160,9 +163,112 @@ def test_a_head_of_the_program_itself_loads_in_it_and_says_what_another_needs(
         detent.load(run)
 
 
+def test_the_module_that_registers_is_recorded_not_the_one_that_defines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "third_party.py").write_text(
+        "from detent.models.heads.categorical import CategoricalHead\nclass Third(CategoricalHead):\n    pass\n"
+    )
+    (tmp_path / "registering.py").write_text(
+        "import detent, third_party\ndetent.register_head('third')(third_party.Third)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    __import__("registering")
+    try:
+        run = train(tmp_path, **{"head.kind": "third"})
+    finally:
+        del HEADS._registered["third"]
+        for name in ("registering", "third_party"):
+            del sys.modules[name]
+    try:
+        assert type(detent.load(run, trust=True).head).__name__ == "Third"
+    finally:
+        del HEADS._registered["third"]
+
+
+class Summed(CategoricalHead):
+    """The usual slip: one log-probability for all dimensions."""
+
+    def log_prob(self, params: Tensor, choice: Tensor) -> Tensor:
+        return super().log_prob(params, choice).sum(-1)
+
+
+class Flat(CategoricalHead):
+    def forward(self, outputs: Tensor) -> Tensor:
+        return outputs
+
+
+class Outside(CategoricalHead):
+    def to_action(self, choice: Tensor) -> Tensor:
+        return super().to_action(choice) + 100
+
+
+@pytest.mark.parametrize(
+    ("head", "sentence"),
+    [
+        (Summed, r"Summed.log_prob returned shape \[3\] for 3 states; it must be \[3, 2\]"),
+        (Flat, r"Flat.forward returned shape \[3, 82\] for 3 states; it must be \[3, 2, P\]"),
+        (Outside, "outside the action's bounds"),
+    ],
+)
+def test_a_head_of_the_wrong_shapes_is_refused(head: type[CategoricalHead], sentence: str, tmp_path: Path) -> None:
+    detent.register_head("wrong")(head)
+    try:
+        with pytest.raises(ConfigError, match=sentence):
+            train(tmp_path, **{"head.kind": "wrong"})
+    finally:
+        del HEADS._registered["wrong"]
+
+
+def test_options_of_a_logger_that_is_not_there_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="log_options has 'tensorbord', which is none of the run's loggers"):
+        train(tmp_path, log=["tensorboard"], log_options={"tensorbord": {"x": 1}})
+
+
+class Failing:
+    """A logger whose server is down, also when it is closed."""
+
+    def __init__(self, path: Path, config: object, step: int) -> None: ...
+
+    def log(self, name: str, row: object) -> None:
+        raise RuntimeError("server down")
+
+    def close(self) -> None:
+        raise RuntimeError("still down")
+
+
+def test_a_logger_that_fails_does_not_stop_a_run(tmp_path: Path) -> None:
+    detent.register_logger("failing")(Failing)
+    try:
+        with pytest.warns(UserWarning, match=r"the logger Failing failed \(RuntimeError: server down\)"):
+            run = train(tmp_path, log=["failing"])
+    finally:
+        del LOGGERS._registered["failing"]
+    assert (run / "lock").read_text() == "", "the lock is released"
+
+
+def test_a_study_trusts_a_runs_files_only_as_far_as_its_plan(tmp_path: Path) -> None:
+    settings = {key: value for key, value in SMALL.items() if key != "steps"}
+    study = make_study("mine", {"tasks": [TARGET], "variants": ["rn-d"], "settings": settings, "steps": 256})
+    (entry,) = write_study(tmp_path, study)
+    run = tmp_path / entry["path"]
+    run.mkdir(parents=True)
+    (run / "config.toml").write_text(plan_path(tmp_path, entry["id"]).read_text())
+    assert train_words(tmp_path, entry)[-1] == "--trust"
+    (run / "config.toml").write_text((run / "config.toml").read_text().replace("log = []", 'log = ["evil:boom"]'))
+    assert "--trust" not in train_words(tmp_path, entry)
+
+
 def test_names_that_cannot_be_registered_are_refused() -> None:
     with pytest.raises(ConfigError, match="is a built-in head"):
         detent.register_head("categorical")(CategoricalHead)
+    for register, name in (
+        (detent.register_loss, "trpo"),
+        (detent.register_update_rule, "ppo"),
+        (detent.register_simulator, "auto"),
+    ):
+        with pytest.raises(ConfigError, match="choose another name"):
+            register(name)(CategoricalHead)
     with pytest.raises(ConfigError, match="a colon is for import paths"):
         detent.register_head("a:b")(CategoricalHead)
     with pytest.raises(ConfigError, match=r"must subclass detent\.Head"):

@@ -137,16 +137,86 @@ def test_what_acts_is_what_is_updated_with_a_hook(tmp_path: Path) -> None:
     assert found[0]["clip_fraction"] == 0
 
 
-@pytest.mark.parametrize("change", ["hook", "replacement"])
+@pytest.mark.parametrize("change", ["hook", "forward"])
 def test_a_module_changed_during_an_accelerated_run_stops_it(change: str, tmp_path: Path) -> None:
     def on_iteration(row: dict[str, Any], policy: Policy) -> None:
         if change == "hook":
             policy.actor[1].register_forward_hook(lambda module, arguments, outputs: 2 * outputs)
         else:
-            policy.actor[1] = nn.Linear(16, policy.head.num_outputs)
+            forward = policy.actor[1].forward
+            policy.actor[1].forward = lambda inputs: 2 * forward(inputs)
 
     with pytest.raises(RuntimeError, match=r"replaced or hooked during the run.*--update.engine autograd"):
         detent.train(configured(), out=tmp_path / "run", on_iteration=on_iteration)
+
+
+@pytest.mark.parametrize("engine", ["autograd", "accelerated"])
+@pytest.mark.parametrize("change", ["replacement", "freezing"])
+def test_parameters_that_the_optimizer_does_not_know_stop_a_run(change: str, engine: str, tmp_path: Path) -> None:
+    """They would be left as they are, or a frozen one moved, without a word."""
+
+    def on_iteration(row: dict[str, Any], policy: Policy) -> None:
+        if change == "freezing":
+            policy.actor[1].requires_grad_(False)
+        else:
+            policy.actor[1] = nn.Linear(16, policy.head.num_outputs)
+
+    with pytest.raises(RuntimeError, match="replaced, frozen or added during the run"):
+        detent.train(configured(**{"update.engine": engine}), out=tmp_path / "run", on_iteration=on_iteration)
+
+
+class Dropping(MLP):
+    """An MLP with dropout, which draws from torch's global numbers."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        for layer in self:
+            inputs = layer(inputs)
+        return nn.functional.dropout(inputs, 0.5, self.training)
+
+
+def test_dropout_is_repeated_resumed_to_the_bit_and_off_while_acting(tmp_path: Path) -> None:
+    TRUNKS.register("odd")(Dropping)
+    try:
+        overrides: dict[str, Any] = {"actor.kind": "odd", "steps": 900, "checkpoint.interval": 128}
+        before = torch.get_rng_state()
+        whole = train(tmp_path / "whole", "custom", **overrides)
+        assert torch.equal(torch.get_rng_state(), before), "the program's own numbers are left alone"
+        config = configured("custom", **overrides)
+        detent.train(config, out=tmp_path / "cut", on_iteration=lambda row, policy: row["step"] >= 500)
+        detent.resume(tmp_path / "cut", exact=True)
+        assert rows(tmp_path / "cut") == whole
+        policy = detent.load(tmp_path / "cut")
+        assert not policy.training
+    finally:
+        del TRUNKS._registered["odd"]
+
+
+class Tied(MLP):
+    """Two layers with one weight."""
+
+    def __init__(self, inputs: int, config: Any) -> None:
+        super().__init__(inputs, config)
+        self.append(nn.Linear(16, 16))
+        self[-1].weight = self[2].weight
+
+
+def test_tied_weights_are_saved_and_loaded(tmp_path: Path) -> None:
+    TRUNKS.register("odd")(Tied)
+    try:
+        train(tmp_path / "run", "custom", **{"actor.kind": "odd"})
+        trunk: Any = detent.load(tmp_path / "run").actor[0]
+        assert trunk[-1].weight is trunk[2].weight
+    finally:
+        del TRUNKS._registered["odd"]
+
+
+def test_compiling_is_refused_where_auto_ends_with_autograd() -> None:
+    TRUNKS.register("odd")(Doubled)
+    try:
+        with pytest.raises(ConfigError, match=r"update\.engine is autograd"):
+            resolve(configured("custom", "ppo", **{"actor.kind": "odd", "update.compile": True}))
+    finally:
+        del TRUNKS._registered["odd"]
 
 
 def test_a_run_is_resumed_with_its_engine_or_refused(tmp_path: Path) -> None:

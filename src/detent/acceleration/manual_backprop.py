@@ -167,7 +167,10 @@ def passes(module: nn.Module, first: bool = False) -> list[Pass]:
 
 def has_hooks(network: nn.Module) -> bool:
     """Return whether any module of `network` has a hook, which may observe or change what the module computes."""
-    return any(getattr(module, hooks, None) for module in network.modules() for hooks in _HOOKS)
+    return any(
+        "forward" in vars(module) or any(getattr(module, hooks, None) for hooks in _HOOKS)
+        for module in network.modules()
+    )
 
 
 def unfusable(network: nn.Module) -> str | None:

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 Metrics: TypeAlias = "dict[str, Tensor]"
 
 LOSSES = Registry(
-    "loss", "detent.losses", {"ppo": "detent.algorithms.ppo:PPOLoss", "spo": "detent.algorithms.spo:SPOLoss"}
+    "loss",
+    "detent.losses",
+    {"ppo": "detent.algorithms.ppo:PPOLoss", "spo": "detent.algorithms.spo:SPOLoss"},
+    reserved=("trpo", "td3"),
 )
 
 

@@ -50,7 +50,14 @@ class MinibatchUpdate:
     ) -> dict[str, float]:
         """Run the epochs of one update; return its metrics, copied from the device in one transfer."""
         self.optimizer.learning_rate = learning_rate
-        return run_epochs(self.optimizer, batch, self, self._config, generator, extra_scalars)
+        # Dropout and the like of a plug-in draw from torch's global numbers: seeded, and given back afterwards.
+        with torch.random.fork_rng(devices=[batch.value.device] if batch.value.is_cuda else []):
+            torch.manual_seed(generator.initial_seed())
+            self._policy.train()
+            try:
+                return run_epochs(self.optimizer, batch, self, self._config, generator, extra_scalars)
+            finally:
+                self._policy.eval()
 
     @torch.enable_grad()
     def compute_gradients(self, minibatch: Batch, scale: float) -> MinibatchOutputs:

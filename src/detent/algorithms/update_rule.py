@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from detent.models.policy import Policy
     from detent.rollouts.batch import Batch
 
-UPDATE_RULES = Registry("update rule", "detent.update_rules", {"trpo": "detent.algorithms.trpo:TRPO"})
+UPDATE_RULES = Registry(
+    "update rule", "detent.update_rules", {"trpo": "detent.algorithms.trpo:TRPO"}, reserved=("ppo", "spo", "td3")
+)
 
 
 class UpdateRule(Protocol):
@@ -45,7 +47,8 @@ def algorithm_plugin(config: Config) -> Reference:
     registry = LOSSES if LOSSES.known(config.algo) else UPDATE_RULES
     if ":" in config.algo and not registry.known(config.algo):
         # An import path names a loss unless the class has an `update` of its own.
-        registry = UPDATE_RULES if hasattr(UPDATE_RULES.get(config.algo), "update") else LOSSES
+        found = UPDATE_RULES.get(config.algo)
+        registry = UPDATE_RULES if all(hasattr(found, name) for name in ("update", "state", "load_state")) else LOSSES
     return Reference(registry, config.algo, "algo", config.update.options, "update.options")
 
 

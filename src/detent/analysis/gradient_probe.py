@@ -187,7 +187,12 @@ def policy_gradient(policy: Policy, minibatch: Batch, normalize_advantages: bool
     params = policy.params(minibatch.observation)
     # At r = 1, r and log pi have the same gradient.
     surrogate = (policy.head.log_prob(params, minibatch.choice).sum(-1) * advantages).mean()
-    gradients = torch.autograd.grad(surrogate, [*policy.head.parameters(), *policy.actor.parameters()])
+    parameters = [*policy.head.parameters(), *policy.actor.parameters()]
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    found = dict(
+        zip(trained, torch.autograd.grad(surrogate, trained, materialize_grads=True, allow_unused=True), strict=True)
+    )
+    gradients = [found.get(parameter, torch.zeros_like(parameter)) for parameter in parameters]
     entropy = policy.head.entropy(params.detach())
     metrics = {"entropy": entropy.sum(-1).mean(), **policy.head.statistics(entropy)}
     return torch.cat([gradient.flatten() for gradient in gradients]), metrics

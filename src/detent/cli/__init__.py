@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 
 from detent import __version__
 from detent.cli.about import Doctor, List
@@ -42,6 +44,12 @@ def usage() -> str:
     return "\n".join([*lines, "", "Run detent COMMAND --help for the flags of a command."])
 
 
+def _from_elsewhere(error: BaseException) -> bool:
+    """Whether code outside Detent raised the error."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return not Path(last.filename).is_relative_to(Path(__file__).parents[1])
+
+
 def main(words: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if words is None else words)
     if not words or words[0] in ("-h", "--help"):
@@ -65,6 +73,9 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"detent {name}: {error}", file=sys.stderr)
         return 2
     except (RuntimeError, OSError) as error:
+        if isinstance(error, RuntimeError) and _from_elsewhere(error):
+            # Raised in a plug-in or a library: only the traceback tells where.
+            traceback.print_exc()
         print(f"detent {name}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -9,7 +9,16 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
-from detent.config import ActorConfig, Config, CriticConfig, EncoderConfig, EnvConfig, HeadConfig, UpdateConfig
+from detent.config import (
+    ActorConfig,
+    Config,
+    CriticConfig,
+    EncoderConfig,
+    EnvConfig,
+    HeadConfig,
+    TRPOConfig,
+    UpdateConfig,
+)
 from detent.errors import ConfigError
 
 
@@ -54,6 +63,11 @@ ANNOTATIONS: dict[type, dict[str, Any]] = {
     CriticConfig: {"options": table("critic.options"), "head_options": table("critic.head_options")},
     HeadConfig: {"bins": Annotated[int, arg(aliases=["--bins"])], "options": table("head.options")},
     UpdateConfig: {"options": table("update.options")},
+    # Their names in version 0.1.0.
+    TRPOConfig: {
+        "max_backtracks": Annotated[int, arg(aliases=["--trpo.backtracks"])],
+        "backtrack_coef": Annotated[float, arg(aliases=["--trpo.shrink"])],
+    },
 }
 
 

@@ -17,6 +17,8 @@ from detent.config.presets import BASELINES, configure, merged
 from detent.errors import ConfigError
 
 STOPPED = 3
+TABLES = ("kwargs", "options", "head_options", "log_options")
+"""Settings that are tables of the user's own keys."""
 _NAMES = ("task", "preset", "variant", "algo", "scale")
 
 
@@ -38,6 +40,7 @@ class Train:
 
     def run(self) -> int:
         from detent.training import run
+        from detent.training.plugins import imports_of
         from detent.training.progress import make_reporter
 
         reporter = make_reporter()
@@ -55,7 +58,8 @@ class Train:
             result = run.train(self.settings, out=self.out, reporter=reporter, trust=self.trust)
         if result.finished:
             baseline = self.settings.algo in BASELINES
-            hint = "" if baseline else f" (detent eval {result.path}, detent video {result.path})"
+            trust = " --trust" if imports_of(read_run_config(result.path)) else ""
+            hint = "" if baseline else f" (detent eval {result.path}{trust}, detent video {result.path}{trust})"
             print(f"finished: {result.path}{hint}")
             return 0
         print(f"stopped at step {result.step:,} with a checkpoint; resume with: detent train --resume {result.path}")
@@ -84,7 +88,7 @@ def parse_train(words: list[str]) -> Train:
         {"device": chosen.device, "env": {"obs": chosen.env.obs, "backend": chosen.env.backend}},
     )
     settings = configure(**names, overrides=overrides)
-    if first.config and (first.config.parent / "run.json").exists():
+    if first.config and any((first.config.parent / name).exists() for name in ("run.json", "checkpoints", "lock")):
         from detent.training.plugins import require_trust
 
         # Written by a run, possibly someone else's, not by the user.
@@ -115,7 +119,7 @@ def _parse_resume(words: list[str], first: Train) -> Train:
 def _changed(was: dict[str, Any], now: dict[str, Any], where: str = "") -> Iterator[str]:
     """Yield the dotted names of the settings that differ."""
     for key, value in was.items():
-        if isinstance(value, dict) and key != "kwargs":
+        if isinstance(value, dict) and key not in TABLES:
             yield from _changed(value, now[key], f"{where}{key}.")
         elif value != now[key]:
             yield f"{where}{key}"

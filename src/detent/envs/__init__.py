@@ -49,6 +49,7 @@ SIMULATORS = Registry(
         "physx_cuda": "detent.envs.maniskill:ManiSkillOnGPU",
     },
     base="detent.envs.base:Simulator",
+    reserved=("auto", FACTORY),
 )
 _OWN = (*SIMULATORS.names()[:2], *MANISKILL_BACKENDS)
 

@@ -28,6 +28,11 @@ class FactorySimulator(Simulator):
     """Environments made by a Python callable."""
 
     def __init__(self, factory: EnvFactory) -> None:
+        if not callable(factory):
+            name = type(factory).__name__
+            raise ConfigError(
+                f"env= takes a callable that makes an environment, not {name} itself; for instance env={name}"
+            )
         self._factory = factory
 
     def make(self, task: str, config: EnvConfig, num_envs: int, threads: int) -> VectorEnv:
@@ -137,8 +142,10 @@ class VectorFactoryEnvs:
         self._fresh = False
         self._total_reward, self._length = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
         self._success: NDArray[np.float64] = np.full(self.num_envs, np.nan)
+        # Gymnasium's own vectors take a seed for each environment, others one for all.
+        many = isinstance(self._envs.unwrapped, SyncVectorEnv | AsyncVectorEnv)
         seeds = np.random.SeedSequence(seed).generate_state(self.num_envs).tolist()
-        raw, _ = self._envs.reset(seed=seeds)
+        raw, _ = self._envs.reset(seed=seeds if many else seeds[0])
         return self._tensors(raw)
 
     def step(self, action: Tensor) -> Step:

@@ -124,9 +124,13 @@ class Policy(nn.Module):
                     f"takes {'vectors of length ' + str(shape[0]) if key == 'state' else f'images {shape}'}, "
                     "single or batched"
                 )
+        single = all(tensors[key].dim() == len(shape) for key, (shape, _) in self.spec.observation.parts.items())
+        if single:
+            tensors = {key: tensor[None] for key, tensor in tensors.items()}
         params = self.params(self.normalize(tensors))
         choice = self.head.mode(params) if deterministic else self.head.sample(params, generator)
         action = self.head.to_action(choice)
+        action = action[0] if single else action
         as_tensor = any(isinstance(value, Tensor) for value in _values(observation))
         return action if as_tensor else action.numpy(force=True)
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from detent.config.io import load_config
 from detent.study.directory import Entry, failure_path, log_path, plan_path, read_state
+from detent.training.plugins import imports_of
 from detent.training.run_directory import lock_holder, write_json
 
 _CHILD = (sys.executable, "-m", "detent.cli.child")
@@ -97,10 +99,17 @@ def train_words(directory: Path, entry: Entry) -> list[str]:
     """Return the command for a run: resume exactly from its last scheduled checkpoint, or start if there is none."""
     run = directory / entry["path"]
     if (run / "config.toml").exists() and not _stopped_before_any_schedule(run):
-        # The study's file named whatever the run's files name.
-        return ["train", "--resume", str(run), "--exact", "--trust"]
+        return ["train", "--resume", str(run), "--exact", *_trust(directory, entry)]
     shutil.rmtree(run, ignore_errors=True)
     return ["train", "--config", str(plan_path(directory, entry["id"])), "--out", str(run)]
+
+
+def _trust(directory: Path, entry: Entry) -> list[str]:
+    """Trust a run's files as far as they name what the study's own plan names, and no further."""
+    planned, found = (
+        load_config(path) for path in (plan_path(directory, entry["id"]), directory / entry["path"] / "config.toml")
+    )
+    return ["--trust"] if imports_of(found) <= imports_of(planned) else []
 
 
 def note_failure(directory: Path, entry: Entry, reason: str) -> None:

@@ -23,7 +23,7 @@ def save(run: Path, state: State, policy: Mapping[str, Tensor], trainer: Mapping
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     for name, tensors in (("policy", policy), ("trainer", trainer)):
-        save_file({key: value.contiguous() for key, value in tensors.items()}, temporary / f"{name}.safetensors")
+        save_file(_separate(tensors), temporary / f"{name}.safetensors")
     hashes = {path.name: sha256(path) for path in sorted(temporary.iterdir())}
     (temporary / "state.json").write_text(json.dumps({**asdict(state), "hashes": hashes}, indent=2) + "\n")
     for path in (*temporary.iterdir(), temporary):
@@ -31,6 +31,17 @@ def save(run: Path, state: State, policy: Mapping[str, Tensor], trainer: Mapping
     temporary.replace(target)
     _fsync(target.parent)
     return target
+
+
+def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors that are one and the same, as tied weights are: the file format has no place for that."""
+    seen: set[int] = set()
+    out: dict[str, Tensor] = {}
+    for key, value in tensors.items():
+        tied = value.numel() > 0 and value.data_ptr() in seen
+        seen.add(value.data_ptr())
+        out[key] = value.clone() if tied else value.contiguous()
+    return out
 
 
 def find_resumable(run: Path, exact: bool) -> tuple[State | None, list[str]]:

@@ -13,7 +13,7 @@ from detent.envs import simulator_plugin
 from detent.errors import ConfigError, nearest
 from detent.models.parts import model_plugins
 from detent.registry import Reference, allow_imports, import_plugins, providers
-from detent.training.loggers import logger_plugins
+from detent.training.loggers import logger_plugins, require_log_options
 
 
 def named_plugins(config: Config) -> list[Reference]:
@@ -29,6 +29,7 @@ def named_plugins(config: Config) -> list[Reference]:
 def register_plugins(config: Config) -> None:
     """Import the modules of `config.plugins` and check that every name and option of the configuration is known."""
     import_plugins(config.plugins)
+    require_log_options(config)
     for reference in named_plugins(config):
         if reference.setting == "algo":
             _check_algorithm(config)
@@ -55,6 +56,14 @@ def unrecorded(config: Config) -> tuple[str, ...]:
     if not names:
         return ()
     return (f"{', '.join(names)}: registered by the program itself, which must register it again before detent.load.",)
+
+
+def imports_of(config: Config) -> set[str]:
+    """Return everything that a configuration names for import: plug-in modules, import paths, the task's module."""
+    names = [reference.name for reference in named_plugins(config)]
+    return {name for name in (*names, *config.env.wrappers, config.task, config.init_from) if ":" in name} | set(
+        config.plugins
+    )
 
 
 def require_trust(config: Config, run: Path, trust: bool) -> None:

@@ -21,6 +21,8 @@ from detent.config.presets import BASELINES, check_names
 from detent.envs import FACTORY, EnvFactory, choose_backend, env_spec
 from detent.errors import ConfigError
 from detent.models.critics import CRITICS
+from detent.models.heads import HEADS, make_head
+from detent.models.heads.shapes import require_shapes
 from detent.spec import EnvSpec
 from detent.threads import usable_cores, warn_if_too_late
 from detent.training import checkpoint
@@ -176,10 +178,11 @@ def resolve(config: Config, env: EnvFactory | None = None) -> Config:
     spec = env_spec(config.task, config.env, env)
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("tensorboard is not installed: pip install tensorboard")
-    require_compilable(config, spec, device)
     require_clippable(config)
+    require_fitting_head(config, spec)
     engine = choose_engine(config, spec)
     config = dataclasses.replace(config, update=dataclasses.replace(config.update, engine=engine))
+    require_compilable(config, spec, device)
     episode = spec.max_episode_steps or 1000
     twentieth, third = -(-config.steps // 20), -(-config.steps // 3)
     threads = config.threads or usable_cores()
@@ -249,6 +252,12 @@ def require_clippable(config: Config) -> None:
             f"update.value_clip is {config.update.value_clip}, and the critic '{config.critic.head}' cannot clip its "
             "values; set it to 0"
         )
+
+
+def require_fitting_head(config: Config, spec: EnvSpec) -> None:
+    """Refuse a plug-in head whose tensors have the wrong shapes, before it trains to nothing without a word."""
+    if not HEADS.is_builtin(config.head.kind) and config.algo not in BASELINES:
+        require_shapes(make_head(spec.action, config.head), spec.action)
 
 
 def require_device(device: str) -> None:

@@ -9,6 +9,7 @@ import os
 import platform
 import socket
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -144,8 +145,12 @@ class RunLog:
         clean = _finite(row)
         self._files[name].write(json.dumps(clean) + "\n")
         self._files[name].flush()
-        for logger in self._loggers:
-            logger.log(name, clean)
+        for logger in list(self._loggers):
+            try:
+                logger.log(name, clean)
+            except Exception as error:
+                self._loggers.remove(logger)
+                _warn_of(logger, error)
 
     def heartbeat(self) -> None:
         """Show other hosts that this process is alive, and update the wall time in run.json."""
@@ -173,7 +178,10 @@ class RunLog:
         for file in self._files.values():
             file.close()
         for logger in self._loggers:
-            logger.close()
+            try:
+                logger.close()
+            except Exception as error:
+                _warn_of(logger, error)
         release_lock(self._lock)
 
 
@@ -184,6 +192,12 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _warn_of(logger: Logger, error: Exception) -> None:
+    """A logger that fails costs its own rows, never the run."""
+    name, what = type(logger).__name__, f"{type(error).__name__}: {error}"
+    warnings.warn(f"the logger {name} failed ({what}); the run continues without it", stacklevel=3)
 
 
 def acquire_lock(path: Path) -> TextIO:

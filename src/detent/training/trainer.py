@@ -61,9 +61,15 @@ class Trainer:
         self.envs = make_envs(config.task, config.env, config.env.num_envs, config.threads, factory)
         self.spec = self.envs.spec
         self._evaluator = Evaluator(config, factory)
-        self.policy = Policy(self.spec, config).to(self.device)
-        self.rule = make_update_rule(self.policy, config)
-        self.collector = make_collector(self.policy, self.envs, config)
+        try:
+            # Acting and evaluating are not training: a plug-in may have dropout.
+            self.policy = Policy(self.spec, config).to(self.device).eval()
+            self.rule = make_update_rule(self.policy, config)
+            self.collector = make_collector(self.policy, self.envs, config)
+        except BaseException:
+            self.envs.close()
+            raise
+        self._trainable = trainable(self.policy)
         self.reward_scaler = RewardScaler(config.env.num_envs, config.advantage.gamma, config.normalize.clip).to(
             self.device
         )
@@ -126,6 +132,11 @@ class Trainer:
     def _iterate(self) -> Row:
         """Collect one rollout and update on it; return the iteration's metrics."""
         config = self.config
+        if self._trainable != trainable(self.policy):
+            raise RuntimeError(
+                "parameters of the policy were replaced, frozen or added during the run, which its optimizer does not "
+                "know; bring such a module as a plug-in (docs/extending.md), so that the run can also be loaded"
+            )
         started = time.perf_counter()
         rollout = self.collector.collect(self.iteration, fresh=self.iteration == self.rebuilt_at)
         prepared = time.perf_counter()
@@ -263,6 +274,11 @@ class Trainer:
                 "give the same spaces, variant and settings"
             )
         self.policy.load_state_dict(policy.state_dict())
+
+
+def trainable(policy: Policy) -> list[int]:
+    """Return the identities of the parameters that an optimizer moves."""
+    return [id(parameter) for parameter in policy.parameters() if parameter.requires_grad]
 
 
 def explained_variance(batch: Batch) -> Tensor:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from detent.config import Config
+from detent.errors import ConfigError
 from detent.registry import Reference, Registry
 
 LOGGERS = Registry("logger", "detent.loggers", {"tensorboard": "detent.training.loggers.tensorboard:TensorBoardLogger"})
@@ -24,6 +25,16 @@ class Logger(Protocol):
 
 def logger_names(config: Config) -> list[str]:
     return list(dict.fromkeys((*config.log, *(["tensorboard"] if config.tensorboard else []))))
+
+
+def require_log_options(config: Config) -> None:
+    """Refuse options of loggers that the run does not have."""
+    names = logger_names(config)
+    for name in config.log_options:
+        if name not in names:
+            raise ConfigError(
+                f"log_options has '{name}', which is none of the run's loggers ({', '.join(names) or 'none'})"
+            )
 
 
 def logger_plugins(config: Config) -> list[Reference]:
