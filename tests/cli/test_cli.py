@@ -274,8 +274,8 @@ def test_the_configuration_of_a_run_repeats_it(trained: Path, tmp_path: Path) ->
         ("train Hopper-v4 --config .", ". cannot be read: Is a directory"),
         ("train Hopper-v4 --threads 1 --init-from none", "none is not a run directory: it has no config.toml"),
         ("train --resume none", "none is not a run directory: it has no config.toml"),
-        ("train Hopper-v4 --resume none", "--resume goes on with the run as it is; leave the task out"),
-        ("train --resume none --out new", "leave the --out out"),
+        ("train Hopper-v4 --resume none", "--resume keeps the run's configuration; leave out task"),
+        ("train --resume none --out new", "leave out --out"),
         ("train Hopper-v4 --env.kwargs speed", "env.kwargs takes key=value pairs; found 'speed'"),
         ("train Hopper-v4 --env.kwargs speed=3", "Hopper-v4 cannot be made with env.kwargs {'speed': 3}: TypeError"),
         ("train Odd-v0 --env.backend envpool", "EnvPool has no 'Odd-v0'"),
@@ -390,7 +390,7 @@ def contents(directory: Path) -> dict[str, bytes]:
         ),
         ("train --resume RUN --steps 600 --env.kwargs a=1", "changed: env.kwargs."),
         ("train --resume RUN --steps -1", "steps is -1; it must be at least 1"),
-        ("train --resume RUN --config RUN/config.toml", "leave the --config out"),
+        ("train --resume RUN --config RUN/config.toml", "leave out --config"),
         ("eval RUN --checkpoint worst", "RUN has no checkpoint 'worst'; there are best, latest, "),
         ("eval RUN --checkpoint 17", "RUN has no checkpoint '17'; there are best, latest, "),
         ("video RUN --episodes 0", "0 episodes"),
@@ -484,7 +484,7 @@ def test_a_stop_request_is_exit_code_3_and_the_run_goes_on_afterwards(cli: Deten
     outcome = cli("train Odd-v0", SMALL, "--out run --env.kwargs happens=SIGTERM at=20")
     assert (outcome.code, outcome.err) == (3, "")
     assert "stopping after this iteration, with a checkpoint" in outcome.out
-    assert outcome.out.endswith("stopped at step 160 with a checkpoint; detent train --resume run goes on\n")
+    assert outcome.out.endswith("stopped at step 160 with a checkpoint; resume with: detent train --resume run\n")
     assert checkpoints.read_state(Path("run/checkpoints/160")).iteration == 1
     assert json.loads(Path("run/run.json").read_text())["status"] == "stopped"
     for step in (160, 288):

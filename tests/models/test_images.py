@@ -297,7 +297,7 @@ def test_normalizing_a_state_that_is_not_there_is_refused() -> None:
 @pytest.mark.parametrize(
     ("task", "env", "sentence"),
     [
-        ("Ant-v4", EnvConfig(obs="rgb"), "env.obs is rgb; only ManiSkill's tasks have images"),
+        ("Ant-v4", EnvConfig(obs="rgb"), "env.obs is rgb; only ManiSkill tasks have images"),
         ("Ant-v4", EnvConfig(backend="physx_cpu"), "Ant-v4 is not a ManiSkill task"),
         ("PushCube-v1", EnvConfig(backend="envpool"), "PushCube-v1 is a ManiSkill task, and env.backend is envpool"),
         ("PushCube-v1", EnvConfig(processes=True), "env.processes is for Gymnasium only"),

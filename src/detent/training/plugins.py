@@ -59,15 +59,16 @@ def unrecorded(config: Config) -> tuple[str, ...]:
 
 
 def imports_of(config: Config) -> set[str]:
-    """Return everything that a configuration names for import: plug-in modules, import paths, the task's module."""
-    names = [reference.name for reference in named_plugins(config)]
-    return {name for name in (*names, *config.env.wrappers, config.task, config.init_from) if ":" in name} | set(
-        config.plugins
-    )
+    """Return everything that a configuration names for import: plug-in modules and import paths."""
+    names = (*(reference.name for reference in named_plugins(config)), *_import_paths(config))
+    return {name for name in names if ":" in name} | set(config.plugins)
+
+
+def _import_paths(config: Config) -> list[str]:
+    """Return wrappers and the task; a module of Detent's own that registers a task is no risk."""
+    return [*config.env.wrappers, *([] if config.task.startswith("detent.") else [config.task])]
 
 
 def require_trust(config: Config, run: Path, trust: bool) -> None:
     """Refuse to import what a run's files name unless the user trusts them; with trust, import its plug-in modules."""
-    # Importing a module of Detent for the task it registers is no risk.
-    task = [] if config.task.startswith("detent.") else [config.task]
-    allow_imports(named_plugins(config), config.plugins, run, trust, [*config.env.wrappers, *task])
+    allow_imports(named_plugins(config), config.plugins, run, trust, _import_paths(config))
