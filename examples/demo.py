@@ -26,7 +26,7 @@ def main() -> None:
     config = detent.configure(TASK, preset="fast", overrides=SETTINGS)
     run = Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     if not detent.train(config, out=run, reporter=make_reporter()).finished:
-        print(f"stopped; {DETENT} train --resume {run} goes on")
+        print(f"stopped; resume with: {DETENT} train --resume {run}")
         return
 
     before, *_, after = read_rows(run / "evals.jsonl")
@@ -39,9 +39,9 @@ def main() -> None:
     print(f"\nlearning curve: {run / 'learning-curve.png'}")
     try:
         for path in record_run(run):
-            print(f"film:           {path}")
+            print(f"video:          {path}")
     except RenderError as error:
-        print(f"no film:        {error}")
+        print(f"no video:       {error}")
     print(f"run directory:  {run} ({DETENT} eval {run})")
 
 
