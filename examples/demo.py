@@ -11,7 +11,6 @@ from pathlib import Path
 
 import detent
 from detent import report
-from detent.training.progress import make_reporter
 from detent.training.run_directory import read_rows
 from detent.training.video import RenderError, record_run
 
@@ -25,15 +24,16 @@ DETENT = Path(sys.executable).with_name("detent")
 def main() -> None:
     config = detent.configure(TASK, preset="fast", overrides=SETTINGS)
     run = Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
-    if not detent.train(config, out=run, reporter=make_reporter()).finished:
+    if not detent.train(config, out=run, callbacks=[detent.progress()]).finished:
         print(f"stopped; resume with: {DETENT} train --resume {run}")
         return
 
     before, *_, after = read_rows(run / "evals.jsonl")
     print(f"\n{TASK}, {before['stochastic']['episodes']} episodes each".ljust(49) + "   before      after")
-    for name, play in (("sampled actions", "stochastic"), ("most probable actions", "deterministic")):
+    readouts = {"sampled": "stochastic", "most probable": "deterministic", "expected": "mean"}
+    for name, play in readouts.items():
         for what, key in (("return", "return"), ("score (0 random, 1 TD3)", "score"), ("episode length", "length")):
-            print(f"  {f'{what}, {name}':46}{before[play][key]:9.2f}  {after[play][key]:9.2f}")
+            print(f"  {f'{what}, {name} actions':46}{before[play][key]:9.2f}  {after[play][key]:9.2f}")
 
     report.draw(report.figures(report.load(run))["tasks"], run / "learning-curve.png")
     print(f"\nlearning curve: {run / 'learning-curve.png'}")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from detent.models.heads.base import Head
     from detent.models.policy import Policy
     from detent.plugins import (
+        register_callback,
         register_critic,
         register_encoder,
         register_head,
@@ -35,22 +36,28 @@ if TYPE_CHECKING:
         register_trunk,
         register_update_rule,
     )
+    from detent.training.callbacks import Callback, RunContext
     from detent.training.evaluate import evaluate_run
+    from detent.training.progress import progress
     from detent.training.run import resume, train
     from detent.training.trainer import Result
 
 __version__ = "0.1.0"
 __all__ = [
+    "Callback",
     "Config",
     "ConfigError",
     "CriticHead",
     "Head",
     "Policy",
     "Result",
+    "RunContext",
     "Simulator",
     "configure",
     "evaluate_run",
     "load",
+    "progress",
+    "register_callback",
     "register_critic",
     "register_encoder",
     "register_head",
@@ -65,16 +72,19 @@ __all__ = [
 ]
 
 _HOME = {
+    "Callback": "training.callbacks",
     "Config": "config",
     "ConfigError": "errors",
     "CriticHead": "models.critics.base",
     "Head": "models.heads.base",
     "Policy": "models.policy",
     "Result": "training.trainer",
+    "RunContext": "training.callbacks",
     "Simulator": "envs.base",
     "configure": "config.presets",
     "evaluate_run": "training.evaluate",
     "load": "models.checkpoints",
+    "progress": "training.progress",
     "resume": "training.run",
     "train": "training.run",
 } | {name: "plugins" for name in __all__ if name.startswith("register_")}

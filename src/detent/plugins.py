@@ -9,7 +9,7 @@ from detent.models.critics import CRITICS
 from detent.models.heads import HEADS
 from detent.models.networks import ENCODERS, TRUNKS
 from detent.registry import Registry
-from detent.training.loggers import LOGGERS
+from detent.training.loggers import CALLBACKS, LOGGERS
 
 REGISTRIES: dict[str, Registry] = {
     "heads": HEADS,
@@ -20,6 +20,7 @@ REGISTRIES: dict[str, Registry] = {
     "update-rules": UPDATE_RULES,
     "simulators": SIMULATORS,
     "loggers": LOGGERS,
+    "callbacks": CALLBACKS,
 }
 
 register_head = HEADS.register
@@ -30,3 +31,4 @@ register_loss = LOSSES.register
 register_update_rule = UPDATE_RULES.register
 register_simulator = SIMULATORS.register
 register_logger = LOGGERS.register
+register_callback = CALLBACKS.register

@@ -28,6 +28,9 @@ def import_path(path: str, what: str) -> Any:
         found: Any = importlib.import_module(module_name)
         for part in name.split("."):
             found = getattr(found, part)
+    except ConfigError:
+        # Already a sentence, about a package that the module needs.
+        raise
     except Exception as error:
         raise ConfigError(f"{what} '{path}' cannot be imported: {type(error).__name__}: {error}") from error
     return found

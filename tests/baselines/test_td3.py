@@ -94,7 +94,7 @@ def test_kept_weights_play_the_last_evaluation_again(run: Path) -> None:
     resolved = load_config(run / "config.toml")
     assert resolve(resolved) == resolved, "training on a run's configuration repeats it"
     envs = make_envs(TARGET, resolved.env, 4, 1)
-    played = evaluate(load_actor(run, "latest"), envs, 4, derive_seed(1, "eval", 4, "deterministic"), True)
+    played = evaluate(load_actor(run, "latest"), envs, 4, derive_seed(1, "eval", 4, "deterministic"), "mode")
     assert played.summary(TARGET) == read_rows(run / "evals.jsonl")[-1]["deterministic"]
     action = load_actor(run)(torch.zeros(3, 2))
     # The bounds of Target-v0: [-3, -1] and [0, 10].

@@ -24,12 +24,13 @@ import detent
 from detent import doctor
 from detent.cli import COMMANDS, main
 from detent.cli.train import parse_train
-from detent.config import Config, EnvConfig
+from detent.config import Config, EnvConfig, Readout
 from detent.config.io import load_config, override, save_config
 from detent.config.presets import configure
 from detent.envs.scripted import TargetEnv
 from detent.models import checkpoints
 from detent.seeding import derive_seed
+from detent.training.evaluate import ROW_KEYS
 from detent.training.run_directory import read_rows
 
 TARGET = "detent.envs.scripted:Target-v0"
@@ -480,11 +481,13 @@ def test_constructor_arguments_and_bounds_reach_the_environment_and_dicts_are_an
 
 
 def test_a_stop_request_is_exit_code_3_and_the_run_goes_on_afterwards(cli: Detent) -> None:
-    # 7 steps of warm-up, then iterations of 32: every process gets its signal in the middle of its first iteration.
+    # 8 steps of warm-up, then iterations of 32: every process gets its signal in the middle of its first iteration.
     outcome = cli("train Odd-v0", SMALL, "--out run --env.kwargs happens=SIGTERM at=20")
     assert (outcome.code, outcome.err) == (3, "")
     assert "stopping after this iteration, with a checkpoint" in outcome.out
-    assert outcome.out.endswith("stopped at step 160 with a checkpoint; resume with: detent train --resume run\n")
+    assert outcome.out.endswith(
+        "stopped at step 160 with a checkpoint (stopped on request); resume with: detent train --resume run\n"
+    )
     assert checkpoints.read_state(Path("run/checkpoints/160")).iteration == 1
     assert json.loads(Path("run/run.json").read_text())["status"] == "stopped"
     for step in (160, 288):
@@ -546,7 +549,7 @@ def test_an_interrupt_is_exit_code_1(cli: Detent, monkeypatch: pytest.MonkeyPatc
 # Reports.
 
 
-def replay(run: Path, which: str, episodes: int, num_envs: int, seed: int, deterministic: bool) -> NDArray[np.float64]:
+def replay(run: Path, which: str, episodes: int, num_envs: int, seed: int, readout: Readout) -> NDArray[np.float64]:
     """Returns of whole episodes, played one environment after the other with the plain Gymnasium interface.
 
     Episodes all have 8 steps here, so the environments stay in step with each other.
@@ -562,7 +565,7 @@ def replay(run: Path, which: str, episodes: int, num_envs: int, seed: int, deter
     for _ in range(episodes // num_envs):
         total = np.zeros(num_envs)
         for _ in range(8):
-            actions = policy(np.stack(observations), deterministic, generator)
+            actions = policy(np.stack(observations), readout, generator)
             steps = [env.step(action) for env, action in zip(envs, actions, strict=True)]
             observations = [step[0].copy() for step in steps]
             total += [step[1] for step in steps]
@@ -582,9 +585,9 @@ def test_eval_reports_what_an_independent_replay_earns(trained: Path, cli: Deten
     report = one_json(cli("eval", trained, "--episodes 12 --envs 4 --seed 77 --threads 1 --json"))
     assert (report["run"], report["task"], report["variant"]) == (str(trained), TARGET, "rn-d")
     assert report["paper_score"] is None
-    for play in ("stochastic", "deterministic"):
-        returns = replay(trained, "best", 12, 4, 77, play == "deterministic")
-        found = report[play]
+    for readout, key in ROW_KEYS.items():
+        returns = replay(trained, "best", 12, 4, 77, readout)
+        found = report[key]
         assert found["return"] == pytest.approx(returns.mean(), rel=1e-6)
         assert found["std"] == pytest.approx(returns.std(ddof=1), rel=1e-6)
         assert (found["episodes"], found["length"], found["score"]) == (12, 8.0, None)
@@ -614,7 +617,14 @@ def test_eval_repeats_its_numbers_and_another_seed_does_not(trained: Path, cli: 
 def test_eval_without_json_is_a_table(trained: Path, cli: Detent) -> None:
     outcome = cli("eval", trained, "--episodes 3 --threads 1 --checkpoint latest")
     assert outcome.code == 0
-    for text in (f"{TARGET} · rn-d · step 544", "sampled", "most probable", "95% interval", "3 episodes each way"):
+    for text in (
+        f"{TARGET} · rn-d · step 544",
+        "sampled",
+        "most probable",
+        "95% interval",
+        "expected",
+        "3 episodes each",
+    ):
         assert text in outcome.out
     assert "\x1b" not in outcome.out
 

@@ -127,11 +127,11 @@ def test_an_observation_of_wrong_length_is_refused_in_a_sentence(shape: tuple[in
 def test_deterministic_play_repeats_itself_and_sampled_play_does_not(kind: str) -> None:
     head = HeadConfig(kind="categorical" if kind == "categorical" else "gaussian")
     policy, x = make(dataclasses.replace(SMALL, head=head)), observations(20)
-    np.testing.assert_array_equal(policy(x), policy(x, deterministic=True))
-    assert (policy(x, deterministic=False) != policy(x, deterministic=False)).any()
+    np.testing.assert_array_equal(policy(x), policy(x, readout="mode"))
+    assert (policy(x, readout="sample") != policy(x, readout="sample")).any()
     box = Box(np.asarray(ACTION.low, np.float32), np.asarray(ACTION.high, np.float32))
-    assert all(box.contains(action) for action in policy(x, deterministic=False))
-    again = [policy(x, deterministic=False, generator=torch.Generator().manual_seed(3)) for _ in range(2)]
+    assert all(box.contains(action) for action in policy(x, readout="sample"))
+    again = [policy(x, readout="sample", generator=torch.Generator().manual_seed(3)) for _ in range(2)]
     np.testing.assert_array_equal(*again)
 
 
@@ -139,7 +139,7 @@ def test_sampled_actions_have_the_probabilities_of_the_policy() -> None:
     policy = make()
     x = observations(1)
     probabilities = policy.params(policy.normalize({"state": torch.from_numpy(x)}))[0].exp().detach().double().numpy()
-    actions = policy(np.repeat(x, 4000, axis=0), deterministic=False, generator=torch.Generator().manual_seed(0))
+    actions = policy(np.repeat(x, 4000, axis=0), readout="sample", generator=torch.Generator().manual_seed(0))
     for dimension in range(3):
         low, high = ACTION.low[dimension], ACTION.high[dimension]
         bins = np.rint((actions[:, dimension] - low) / (high - low) * 6).astype(int)

@@ -234,12 +234,12 @@ def test_a_loaded_policy_acts_as_the_saved_one(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded(observations), policy(observations))
     generators = [torch.Generator().manual_seed(1) for _ in range(2)]
     np.testing.assert_array_equal(
-        loaded(observations, deterministic=False, generator=generators[0]),
-        policy(observations, deterministic=False, generator=generators[1]),
+        loaded(observations, readout="sample", generator=generators[0]),
+        policy(observations, readout="sample", generator=generators[1]),
     )
     np.testing.assert_array_equal(checkpoints.load(str(tmp_path), "10")(observations), policy(observations))
     other = save_policy(tmp_path / "other", seed=1)
-    assert not np.array_equal(other(observations, deterministic=False), policy(observations, deterministic=False))
+    assert not np.array_equal(other(observations, readout="sample"), policy(observations, readout="sample"))
 
 
 class Malice:

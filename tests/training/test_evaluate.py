@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from detent.config import ActorConfig, Config, EnvConfig, HeadConfig
+from detent.config import READOUTS, ActorConfig, Config, EnvConfig, HeadConfig, Readout
 from detent.envs import Episode, Step, VectorEnv, make_envs
 from detent.models.policy import Policy
 from detent.seeding import derive_seed
@@ -66,25 +66,25 @@ def make_policy(envs: VectorEnv) -> Policy:
 def test_every_environment_plays_its_share_however_long_it_takes(episodes: int, shares: list[int]) -> None:
     # The first 8 episodes to finish would be 7 of environment 0 and 1 of environment 1.
     envs = Clocks([1, 7, 20])
-    played = evaluate(make_policy(envs), envs, episodes, seed=0, deterministic=True)
+    played = evaluate(make_policy(envs), envs, episodes, seed=0, readout="mode")
     expected = [(env, envs.lengths[env], turn) for env, share in enumerate(shares) for turn in range(share)]
     assert [(episode.env, episode.length, episode.info["k"]) for episode in played.episodes] == expected
 
 
 def test_evaluation_stops_when_the_slowest_environment_is_done() -> None:
     envs = Clocks([1, 7, 20])
-    evaluate(make_policy(envs), envs, 6, seed=0, deterministic=True)
+    evaluate(make_policy(envs), envs, 6, seed=0, readout="mode")
     assert envs.steps == 40
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_the_same_seed_gives_the_same_episodes(deterministic: bool) -> None:
+@pytest.mark.parametrize("readout", READOUTS)
+def test_the_same_seed_gives_the_same_episodes(readout: Readout) -> None:
     envs = make_envs(TARGET, EnvConfig(), 3, 1)
     policy = make_policy(envs)
-    first = evaluate(policy, envs, 5, 1, deterministic)
+    first = evaluate(policy, envs, 5, 1, readout)
     torch.manual_seed(0)
-    assert evaluate(policy, envs, 5, 1, deterministic) == first
-    assert evaluate(policy, envs, 5, 2, deterministic) != first
+    assert evaluate(policy, envs, 5, 1, readout) == first
+    assert evaluate(policy, envs, 5, 2, readout) != first
     assert len(first.episodes) == 5
     envs.close()
 
@@ -92,14 +92,14 @@ def test_the_same_seed_gives_the_same_episodes(deterministic: bool) -> None:
 def test_deterministic_and_sampled_play_differ_on_the_same_environments() -> None:
     envs = make_envs(TARGET, EnvConfig(), 3, 1)
     policy = make_policy(envs)
-    assert evaluate(policy, envs, 3, 1, True) != evaluate(policy, envs, 3, 1, False)
+    assert evaluate(policy, envs, 3, 1, "mode") != evaluate(policy, envs, 3, 1, "sample")
     envs.close()
 
 
 def test_deterministic_play_is_the_policy_called_on_each_observation() -> None:
     envs = make_envs(TARGET, EnvConfig(), 2, 1)
     policy = make_policy(envs)
-    played = evaluate(policy, envs, 2, 1, deterministic=True)
+    played = evaluate(policy, envs, 2, 1, readout="mode")
 
     state, totals = envs.reset(derive_seed(1, "eval-envs"))["state"], torch.zeros(2)
     for _ in range(8):
@@ -110,13 +110,13 @@ def test_deterministic_play_is_the_policy_called_on_each_observation() -> None:
     np.testing.assert_allclose([episode.total_reward for episode in played.episodes], totals, rtol=1e-5)
 
 
-@pytest.mark.parametrize("deterministic", [False, True])
-def test_evaluation_changes_nothing_of_the_policy_or_the_global_generator(deterministic: bool) -> None:
+@pytest.mark.parametrize("readout", READOUTS)
+def test_evaluation_changes_nothing_of_the_policy_or_the_global_generator(readout: Readout) -> None:
     envs = make_envs(TARGET, EnvConfig(), 3, 1)
     policy = make_policy(envs)
     before = copy.deepcopy(dict(policy.named_buffers()) | policy.state_dict())
     random_state = torch.get_rng_state()
-    evaluate(policy, envs, 5, 1, deterministic)
+    evaluate(policy, envs, 5, 1, readout)
     after = dict(policy.named_buffers()) | policy.state_dict()
     assert all(torch.equal(value, before[key]) for key, value in after.items())
     assert torch.equal(torch.get_rng_state(), random_state)
@@ -151,12 +151,13 @@ def test_summary_is_the_one_computed_by_hand() -> None:
         Episode(0, 2000.0, 700, success=0.0, success_at_end=0.0),
         Episode(1, 3000.0, 900, success=1.0, success_at_end=0.0),
     )
-    summary = Evaluation(episodes).summary("Hopper-v4")
+    summary = Evaluation(episodes, 0.25).summary("Hopper-v4")
     assert summary["return"] == 2000.0
     # Squared deviations 1e6, 0, 1e6, divided by 2.
     assert summary["std"] == pytest.approx(1000.0)
     assert summary["length"] == 700.0
     assert summary["episodes"] == 3
+    assert summary["action_change"] == 0.25
     assert summary["success_once"] == pytest.approx(2 / 3)
     assert summary["success_at_end"] == pytest.approx(1 / 3)
     # Random 18.791, TD3 3226: (2000 - 18.791) / (3226 - 18.791).
@@ -166,7 +167,7 @@ def test_summary_is_the_one_computed_by_hand() -> None:
 
 
 def test_summary_of_one_episode_of_an_unknown_task_has_no_spread_and_no_score() -> None:
-    summary = Evaluation((Episode(0, 5.0, 10),)).summary(TARGET)
+    summary = Evaluation((Episode(0, 5.0, 10),), 0.0).summary(TARGET)
     assert (summary["return"], summary["std"], summary["ci95"], summary["score"]) == (5.0, 0.0, [5.0, 5.0], None)
     assert "success_once" not in summary
     assert "success_at_end" not in summary

@@ -16,7 +16,7 @@ from detent.config import Config, EvalConfig, UpdateConfig
 from detent.config.presets import configure
 from detent.envs import Step
 from detent.rollouts.collector import Collector
-from detent.training.progress import Silent
+from detent.training.callbacks import Callbacks
 from detent.training.run import resolve
 from detent.training.trainer import Trainer
 
@@ -71,7 +71,7 @@ class OnDevice:
 def make_trainer(**update: Any) -> Trainer:
     settings: Config = configure(TARGET, overrides={"steps": 128, "env.num_envs": 4, "rollout_steps": 8, "threads": 1})
     settings = replace(settings, update=UpdateConfig(epochs=3, minibatches=4, **update), eval=EvalConfig(episodes=1))
-    trainer = Trainer(resolve(settings), Silent(), None)
+    trainer = Trainer(resolve(settings), Callbacks())
     trainer.close()
     trainer.collector = Collector(trainer.policy, OnDevice(trainer.envs), trainer.config)
     return trainer

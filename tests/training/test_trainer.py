@@ -27,8 +27,8 @@ from detent.errors import ConfigError
 from detent.models import checkpoints
 from detent.models.policy import Policy
 from detent.rollouts.rollout import NonFiniteError
+from detent.training.callbacks import Callbacks
 from detent.training.evaluate import Evaluation
-from detent.training.progress import Silent
 from detent.training.run import resolve
 from detent.training.run_directory import RunLog, read_rows
 from detent.training.trainer import Trainer
@@ -350,7 +350,10 @@ def test_fine_tuning_starts_from_the_other_runs_best_policy(tmp_path: Path) -> N
     )
     for key, value in source.named_parameters():
         torch.testing.assert_close(seen[0][key], value)
-    for changes, different in (({"head.bins": 5}, "head is"), ({"normalize.clip": 5.0}, "normalize.clip is 5.0")):
+    for changes, different in (
+        ({"head.bins": 5}, "head.bins is 5, not 41"),
+        ({"normalize.clip": 5.0}, "normalize.clip is 5.0"),
+    ):
         with pytest.raises(ConfigError, match=f"does not fit this run: {different}"):
             detent.train(small({"init_from": str(tmp_path / "source"), **changes}), out=tmp_path / "bad")
         assert not (tmp_path / "bad").exists()
@@ -389,15 +392,15 @@ def test_a_configuration_that_is_not_what_its_names_say_is_refused(tmp_path: Pat
 
 
 def test_success_goes_before_return_and_silence_means_none(tmp_path: Path) -> None:
-    trainer = Trainer(resolve(small()), Silent(), None)
+    trainer = Trainer(resolve(small()), Callbacks())
     assert trainer._improves((0.0, 900.0))
     assert trainer._improves((0.1, 50.0)), "the first success counts more than any return"
     assert not trainer._improves((0.0, 5000.0))
     assert trainer._improves((0.1, 60.0))
     trainer.close()
     episodes = (Episode(0, 1.0, 5, success=1.0), Episode(1, 1.0, 5), Episode(2, 1.0, 5), Episode(3, 1.0, 5))
-    assert Evaluation(episodes).summary(TARGET)["success_once"] == 0.25
-    assert "success_once" not in Evaluation(episodes[1:]).summary(TARGET)
+    assert Evaluation(episodes, 0.0).summary(TARGET)["success_once"] == 0.25
+    assert "success_once" not in Evaluation(episodes[1:], 0.0).summary(TARGET)
 
 
 def test_an_existing_run_is_never_overwritten(tmp_path: Path) -> None:

@@ -110,10 +110,10 @@ def test_empty_films_are_refused(tmp_path: Path, episodes: int, max_steps: int) 
 
 
 def test_a_run_is_filmed_on_its_own_task_by_its_own_policy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    played: list[tuple[Any, bool]] = []
+    played: list[tuple[Any, str]] = []
 
-    def policy(observation: Any, deterministic: bool, generator: torch.Generator) -> NDArray[np.float32]:
-        played.append((observation, deterministic))
+    def policy(observation: Any, readout: str, generator: torch.Generator) -> NDArray[np.float32]:
+        played.append((observation, readout))
         return still(observation)
 
     def make_single(task: str, kwargs: dict[str, Any], render_mode: str) -> Painter:
@@ -125,9 +125,9 @@ def test_a_run_is_filmed_on_its_own_task_by_its_own_policy(monkeypatch: pytest.M
     saved = (policy, SimpleNamespace(step=4096), config)
     monkeypatch.setattr(checkpoints, "load_policy", lambda run, which, trust: saved)
     monkeypatch.setattr(gymnasium_envs, "make_single", make_single)
-    mp4, gif = record_run(tmp_path, deterministic=False)
+    mp4, gif = record_run(tmp_path, readout="sample")
     assert (mp4, gif) == (tmp_path / "videos" / "step-4096.mp4", tmp_path / "videos" / "step-4096.gif")
-    assert [deterministic for _, deterministic in played] == [False] * 3
+    assert [readout for _, readout in played] == ["sample"] * 3
 
 
 def test_mujoco_is_rendered(tmp_path: Path) -> None:

@@ -1,17 +1,15 @@
-"""A logger: takes the rows of a run as they are written."""
+"""A logger: a callback that takes the rows of a run as they are written."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from detent.config import Config
+import detent
 
 
-class CSVLogger:
+class CSVLogger(detent.Callback):
     """Append step and return of every iteration to RUN/returns.csv."""
 
     @dataclass(frozen=True)
@@ -19,13 +17,15 @@ class CSVLogger:
         columns: tuple[str, ...] = ("step", "return")
         """Which entries of a row."""
 
-    def __init__(self, path: Path, config: Config, step: int, options: Options) -> None:
-        self._file = (path / "returns.csv").open("a", newline="")
-        self._writer, self._columns = csv.writer(self._file), options.columns
+    def __init__(self, options: Options) -> None:
+        self._columns = options.columns
 
-    def log(self, name: str, row: Mapping[str, Any]) -> None:
-        if name == "metrics":
-            self._writer.writerow([row.get(column) for column in self._columns])
+    def on_run_start(self, run: detent.RunContext) -> None:
+        self._file = (run.path / "returns.csv").open("a", newline="")
+        self._writer = csv.writer(self._file)
 
-    def close(self) -> None:
+    def on_iteration(self, run: detent.RunContext, row: dict[str, Any]) -> None:
+        self._writer.writerow([row.get(column) for column in self._columns])
+
+    def on_run_end(self, run: detent.RunContext, status: str) -> None:
         self._file.close()

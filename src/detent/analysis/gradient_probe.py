@@ -108,7 +108,7 @@ def probe_run(
         raise ConfigError(f"--rollouts is {rollouts}; it must be at least 1")
     if threads < 0:
         raise ConfigError(f"--threads is {threads}; it must not be negative (0: as many as the run had)")
-    require_trust(read_run_config(run), run, trust)
+    require_trust(read_run_config(run), run, trust, training=False)
     policy, state, config = checkpoints.load_policy(run, which, trust=trust)
     least = -(-BLOCKS // config.update.minibatches)
     if rollouts < least:

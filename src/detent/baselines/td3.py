@@ -1,7 +1,7 @@
 """TD3 (Stable-Baselines3), the paper's off-policy baseline, with Detent's environments, evaluation and run directory.
 
 An interrupted run starts over: the replay buffer is not saved, only the weights are, as safetensors. TD3's policy is
-deterministic, so both modes of an evaluation run that policy, each with its own seeds and without exploration noise.
+deterministic, so every readout of an evaluation runs that policy, without exploration noise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Generator, Tensor
 
-from detent.config import Config
+from detent.config import Config, Readout
 from detent.config.io import read_run_config
 from detent.envs import Episode, VectorEnv, make_envs
 from detent.errors import ConfigError
@@ -31,11 +31,11 @@ from detent.paper.scores import normalized
 from detent.rollouts.rollout import NonFiniteError
 from detent.seeding import derive_seed
 from detent.spec import EnvSpec
-from detent.training.evaluate import Evaluator, success_rates
-from detent.training.progress import Reporter
+from detent.training.callbacks import Callbacks, Row, RunContext
+from detent.training.evaluate import ROW_KEYS, Evaluator, ranking, success_rates
 from detent.training.run_directory import RunLog
 from detent.training.signals import StopRequest
-from detent.training.trainer import Hook, Result, Row
+from detent.training.trainer import Result
 
 try:
     from stable_baselines3 import TD3
@@ -111,8 +111,10 @@ class Actor:
         device: torch.device = self._policy.device
         return device
 
+    mean_is_mode = True
+
     @torch.no_grad()
-    def __call__(self, observation: Any, deterministic: bool = True, generator: Generator | None = None) -> Tensor:
+    def __call__(self, observation: Any, readout: Readout = "mode", generator: Generator | None = None) -> Tensor:
         """Return actions `[B, m]` for states `[B, n]`, plain or in a dict; the policy is deterministic."""
         state = observation["state"] if isinstance(observation, Mapping) else observation
         share: Tensor = (self._policy.actor(state.to(self.device)) + 1) / 2
@@ -122,12 +124,10 @@ class Actor:
 class TD3Trainer:
     """A TD3 run; each iteration takes `rollout_steps` steps per environment, with one update per transition."""
 
-    def __init__(self, config: Config, reporter: Reporter, on_iteration: Hook | None) -> None:
-        if on_iteration is not None:
-            raise ConfigError("a TD3 run takes no on_iteration hook: it has no Detent policy to hand over")
+    def __init__(self, config: Config, callbacks: Callbacks) -> None:
         if config.init_from:
             raise ConfigError("a TD3 run cannot start from another run; leave --init-from out")
-        self.config, self.reporter = config, reporter
+        self.config, self.callbacks = config, callbacks
         if config.env.obs != "state":
             raise ConfigError(f"env.obs is {config.env.obs}; TD3 here learns from states only")
         self.envs = make_envs(config.task, config.env, config.env.num_envs, config.threads)
@@ -147,21 +147,23 @@ class TD3Trainer:
     def run(self, log: RunLog) -> Result:
         """Iterate until all steps are done or a stop is requested."""
         config = self.config
-        self.reporter.start(config, log.path, ("TD3 of Stable-Baselines3; a run that is cut off starts again",))
-        with StopRequest(self.reporter.message) as stop:
+        notes = ("TD3 of Stable-Baselines3; an interrupted run starts over",)
+        run = RunContext(self, log.path, None, log.wall_time, notes)
+        self.callbacks.start(run, {}, {})
+        with StopRequest(self.callbacks.message) as stop:
             self._evaluate(log)
-            while self.iteration < config.iterations and not stop.requested:
-                row = self._iterate()
-                log.append("metrics", row)
+            while self.iteration < config.iterations and not (stop.requested or run.stop_reason):
+                row = log.append("metrics", self._iterate())
                 log.heartbeat()
-                self.reporter.iteration(row, log.wall_time())
+                self.callbacks.emit("on_iteration", row)
                 due = self.iteration % config.iterations_per(config.eval.interval) == 0
                 if due or self.iteration == config.iterations:
                     self._evaluate(log)
         finished = self.iteration == config.iterations
         self._save(log.path, "latest")
-        log.set_status("finished" if finished else "stopped", "all steps done" if finished else "stopped on request")
-        return Result(log.path, self.step, finished, self._last_evaluation)
+        reason = "all steps done" if finished else run.stop_reason or "stopped on request"
+        log.set_status("finished" if finished else "stopped", reason)
+        return Result(log.path, self.step, finished, reason, self._last_evaluation)
 
     def _iterate(self) -> Row:
         config, model = self.config, self._model
@@ -186,11 +188,10 @@ class TD3Trainer:
         return row | {"time/iteration": seconds, "time/sps": config.batch_size / seconds}
 
     def _evaluate(self, log: RunLog) -> None:
-        row = self._evaluator.row(self._actor, self.step, self.iteration)
-        log.append("evals", row)
+        row = log.append("evals", self._evaluator.row(self._actor, self.step, self.iteration))
         self._last_evaluation = row
-        self.reporter.evaluation(row)
-        score = row["stochastic"].get("success_once", 0.0), row["stochastic"]["return"]
+        self.callbacks.emit("on_evaluation", row)
+        score = ranking(row[ROW_KEYS[self.config.eval.rank_by]])
         if self._best is None or score > self._best:
             self._best = score
             self._save(log.path, "best")

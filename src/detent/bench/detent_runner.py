@@ -18,7 +18,7 @@ from detent.algorithms.optimizer import AdamOptimizer
 from detent.bench.worker import Requests
 from detent.config import CheckpointConfig, Config, EvalConfig
 from detent.training import run
-from detent.training.trainer import Row
+from detent.training.callbacks import Row
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")

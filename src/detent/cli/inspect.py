@@ -10,26 +10,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
+from detent.config import Readout
+
 if TYPE_CHECKING:
     from detent.paper.proposition import Check
 
 
 @dataclass(frozen=True)
 class Eval:
-    """Evaluate a run's policy: mean, standard deviation and a confidence interval of the return."""
+    """Evaluate a run's policy with each readout: return with a confidence interval, success, smoothness."""
 
     run_directory: Annotated[Positional[Path], arg(metavar="RUN")]
     """Run directory."""
     checkpoint: str = "best"
     """best, latest or a step number."""
     episodes: int = 100
-    """Episodes with sampled actions, and as many again with the most probable actions."""
+    """Episodes with each readout: sampled, most probable and expected actions."""
     envs: int = 10
     """Environments, each of which runs the same share of the episodes."""
     seed: int = 12345
     """Seed of environments and sampling."""
     threads: int = 0
     """CPU threads; 0: all cores."""
+    set_readout: bool = False
+    """Let the checkpoint remember the better of most probable and expected actions, for `policy(observation)`."""
     trust: bool = False
     """Import the modules that the run's files name, which runs their code."""
     json: bool = False
@@ -46,6 +50,7 @@ class Eval:
             seed=self.seed,
             threads=self.threads,
             trust=self.trust,
+            set_readout=self.set_readout,
         )
         if self.json:
             print(json.dumps(report))
@@ -58,29 +63,32 @@ def print_evaluation(report: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from detent.training.progress import PLAYS
+    from detent.training.evaluate import ROW_KEYS
+    from detent.training.progress import READOUT_WORDS
 
     rows = Table(title=f"{report['task']} · {report['variant']} · step {report['step']:,}", title_justify="left")
     success = "success_once" in report["stochastic"]
     last = ("success once", "at end") if success else ("score",)
-    for column in ("actions", "return", "std", "95% interval of the mean", "length", *last):
+    for column in ("actions", "return", "std", "95% interval", "length", "change", *last):
         rows.add_column(column, justify="left" if column == "actions" else "right")
-    for play, shown in PLAYS.items():
-        result = report[play]
+    for key, shown in READOUT_WORDS.items():
+        result = report[key]
         low, high = result["ci95"]
         scores = (result["success_once"], result["success_at_end"]) if success else (result["score"],)
         rows.add_row(
-            shown,
+            f"{shown} *" if key == ROW_KEYS[report["readout"]] else shown,
             f"{result['return']:.1f}",
             f"{result['std']:.1f}",
             f"[{low:.1f}, {high:.1f}]",
             f"{result['length']:.0f}",
+            f"{result['action_change']:.3f}",
             *("-" if score is None else f"{score:.3f}" for score in scores),
         )
     console = Console()
     console.print(rows)
     meaning = "" if report["stochastic"]["score"] is None else "; score: 0 is random, 1 is TD3"
-    console.print(f"{report['stochastic']['episodes']} episodes each way{meaning}")
+    console.print(f"{report['stochastic']['episodes']} episodes each; interval: of the mean return{meaning}")
+    console.print("change: mean |change of action| from step to step over half its range; *: what policy(obs) plays")
     if report["paper_score"] is not None:
         console.print(f"the paper's score at this step: {report['paper_score']:.3f}")
 
@@ -97,8 +105,8 @@ class Video:
     """Episodes in the video."""
     max_steps: int = 1000
     """Steps after which an episode is cut."""
-    stochastic: bool = False
-    """Sample actions instead of taking the most probable ones."""
+    readout: Readout | None = None
+    """`sample`, `mode` (most probable actions) or `mean` (expected ones); default: what the checkpoint remembers."""
     seed: int = 0
     """Seed of the environment."""
     out: Path | None = None
@@ -115,7 +123,7 @@ class Video:
             stem=self.out,
             episodes=self.episodes,
             max_steps=self.max_steps,
-            deterministic=not self.stochastic,
+            readout=self.readout,
             seed=self.seed,
             trust=self.trust,
         )

@@ -41,9 +41,8 @@ class Train:
     def run(self) -> int:
         from detent.training import run
         from detent.training.plugins import imports_of
-        from detent.training.progress import make_reporter
+        from detent.training.progress import progress
 
-        reporter = make_reporter()
         if self.resume is not None:
             settings = self.settings
             result = run.resume(
@@ -51,18 +50,21 @@ class Train:
                 steps=settings.steps,
                 schedule_steps=settings.schedule_steps,
                 exact=self.exact,
-                reporter=reporter,
+                callbacks=[progress()],
                 trust=self.trust,
             )
         else:
-            result = run.train(self.settings, out=self.out, reporter=reporter, trust=self.trust)
+            result = run.train(self.settings, out=self.out, callbacks=[progress()], trust=self.trust)
         if result.finished:
             baseline = self.settings.algo in BASELINES
-            trust = " --trust" if imports_of(read_run_config(result.path)) else ""
+            trust = " --trust" if imports_of(read_run_config(result.path), training=False) else ""
             hint = "" if baseline else f" (detent eval {result.path}{trust}, detent video {result.path}{trust})"
             print(f"finished: {result.path}{hint}")
             return 0
-        print(f"stopped at step {result.step:,} with a checkpoint; resume with: detent train --resume {result.path}")
+        print(
+            f"stopped at step {result.step:,} with a checkpoint ({result.reason}); resume with: "
+            f"detent train --resume {result.path}"
+        )
         return STOPPED
 
 

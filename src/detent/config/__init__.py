@@ -4,6 +4,7 @@ Needs neither torch nor a simulator nor the command-line parser.
 """
 
 from detent.config.schema import (
+    READOUTS,
     ActorConfig,
     AdvantageConfig,
     CheckpointConfig,
@@ -16,6 +17,7 @@ from detent.config.schema import (
     NetworkConfig,
     NormalizeConfig,
     PPOConfig,
+    Readout,
     SPOConfig,
     TD3Config,
     TRPOConfig,
@@ -24,6 +26,7 @@ from detent.config.schema import (
 )
 
 __all__ = [
+    "READOUTS",
     "ActorConfig",
     "AdvantageConfig",
     "CheckpointConfig",
@@ -36,6 +39,7 @@ __all__ = [
     "NetworkConfig",
     "NormalizeConfig",
     "PPOConfig",
+    "Readout",
     "SPOConfig",
     "TD3Config",
     "TRPOConfig",

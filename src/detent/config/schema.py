@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import tomli_w
 
 from detent.errors import ConfigError
+
+Readout = Literal["sample", "mode", "mean"]
+"""How an action is read from its distribution: sampled, the most probable one, or the expected one."""
+READOUTS: tuple[Readout, ...] = get_args(Readout)
 
 
 def _require(condition: bool, sentence: str) -> None:
@@ -291,14 +295,22 @@ class EvalConfig:
     interval: int = 0
     """Environment steps between evaluations; 0: steps/20. The end of a run is always evaluated."""
     episodes: int = 10
-    """Episodes per evaluation, once with sampled actions and once with the most probable ones."""
+    """Episodes per evaluation with each readout: sampled, most probable and expected actions."""
     num_envs: int = 10
     """Environments per evaluation; each runs the same number of episodes."""
+    rank_by: Readout = "sample"
+    """Readout whose success rate and return decide which checkpoint is the best."""
+    deploy: Literal["auto", "sample", "mode", "mean"] = "auto"
+    """Readout that the best policy remembers when the run ends; `auto` measures mode and mean on fresh episodes."""
+    deploy_episodes: int = 100
+    """Fresh episodes with each readout for `deploy = auto`."""
 
     def __post_init__(self) -> None:
         _require(self.interval >= 0, f"eval.interval is {self.interval}; it must not be negative")
         _require(self.episodes >= 1, f"eval.episodes is {self.episodes}; it must be at least 1")
         _require(self.num_envs >= 1, f"eval.num_envs is {self.num_envs}; it must be at least 1")
+        count = self.deploy_episodes
+        _require(count >= 1, f"eval.deploy_episodes is {count}; it must be at least 1 (--eval.deploy mode needs none)")
 
 
 @dataclass(frozen=True)
@@ -343,9 +355,11 @@ class Config:
     tensorboard: bool = False
     """Also write TensorBoard event files; the same as --log tensorboard."""
     log: tuple[str, ...] = ()
-    """Loggers in addition to the run directory's own files: tensorboard, or plug-ins."""
+    """Loggers in addition to the run directory's own files: tensorboard, wandb, or plug-ins."""
     log_options: dict[str, Any] = field(default_factory=dict)
-    """Options of logger plug-ins, one table per logger name."""
+    """Options of loggers, one table per logger name."""
+    callbacks: tuple[str, ...] = ()
+    """Callbacks, by name or import path (made without arguments): --callbacks my_package.my_module:Curriculum."""
     plugins: tuple[str, ...] = ()
     """Modules to import first, whose decorators register plug-ins."""
     env: EnvConfig = EnvConfig()

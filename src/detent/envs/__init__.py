@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from detent.config import EnvConfig
 from detent.config.presets import MANISKILL_BACKENDS, is_maniskill
-from detent.envs.base import DivisibleEnv, EnvFactory, Episode, Simulator, Step, VectorEnv
+from detent.envs.base import AdjustableEnv, DivisibleEnv, EnvFactory, Episode, Simulator, Step, VectorEnv
 from detent.errors import ConfigError
 from detent.registry import Reference, Registry
 from detent.spec import EnvSpec, Observation
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SIMULATORS",
+    "AdjustableEnv",
     "EnvFactory",
     "Episode",
     "Observation",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -75,6 +75,15 @@ class DivisibleEnv(VectorEnv, Protocol):
 
     def part(self, rows: slice, threads: int) -> VectorEnv:
         """Return the environments `rows`, with unchanged seeds and numbers, stepped by `threads` of their own."""
+        ...
+
+
+@runtime_checkable
+class AdjustableEnv(VectorEnv, Protocol):
+    """Environments whose attributes can be changed during a run."""
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of every environment, at once and again after every rebuild, before the reset."""
         ...
 
 

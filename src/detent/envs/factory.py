@@ -121,6 +121,26 @@ class VectorFactoryEnvs:
         self._make, self._envs, self._fresh = make, made, True
         self._mode = self._autoreset_mode()
         self._low, self._high = np.asarray(self.spec.action.low), np.asarray(self.spec.action.high)
+        self._attributes: dict[str, Any] = {}
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        self._set(attributes)
+        self._attributes |= attributes
+
+    def _set(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes by Gymnasium's `set_attr`, or of the vector environment itself if it has none."""
+        envs = self._envs.unwrapped
+        for name, value in attributes.items():
+            if isinstance(envs, SyncVectorEnv | AsyncVectorEnv):
+                try:
+                    envs.get_attr(name)
+                except AttributeError:
+                    raise RuntimeError(f"the environments have no attribute '{name}' to set") from None
+                envs.set_attr(name, [value] * self.num_envs)
+            elif hasattr(envs, name):
+                setattr(envs, name, value)
+            else:
+                raise RuntimeError(f"the vector environment {type(envs).__name__} has no attribute '{name}' to set")
 
     def _autoreset_mode(self) -> AutoresetMode:
         mode = self._envs.metadata.get("autoreset_mode")
@@ -139,6 +159,7 @@ class VectorFactoryEnvs:
         if not self._fresh:
             self._envs.close()
             self._envs = self._make(self.num_envs)
+            self._set(self._attributes)
         self._fresh = False
         self._total_reward, self._length = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
         self._success: NDArray[np.float64] = np.full(self.num_envs, np.nan)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from detent.config import EnvConfig
+from detent.envs.attributes import set_attributes
 from detent.envs.base import Episode, Simulator, Step, VectorEnv
 from detent.envs.spaces import action_spec, observation_spec
 from detent.envs.workers import Arrays, SingleStep, WorkerPool
@@ -150,6 +151,10 @@ class _AdaptedEnv(gymnasium.Wrapper[NDArray[np.float32], Any, Any, Any]):
         episode = Episode(self._index, self._total_reward, self._length, self._success, scalars, at_end)
         return state, reward, bool(terminated), bool(truncated), {"episode": episode}
 
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of the environment below this wrapper."""
+        set_attributes(self.env, attributes, self._name)
+
     def _state(self, raw: Any) -> NDArray[np.float32]:
         # Copy: an environment may reuse its array, and the next reset would overwrite the final observation.
         state = np.array(self._observation.state(raw))
@@ -191,20 +196,23 @@ class _WorkerEnv:
     """An environment with the interface of a worker pool: the step that ends an episode begins the next one."""
 
     def __init__(self, env: _AdaptedEnv) -> None:
-        self._seat = env
+        self._env = env
 
     def reset(self, seed: int) -> Arrays:
-        return {"state": self._seat.reset(seed=seed)[0]}
+        return {"state": self._env.reset(seed=seed)[0]}
 
     def step(self, action: NDArray[np.float64]) -> SingleStep:
-        state, reward, terminated, truncated, info = self._seat.step(action.astype(self._seat.action_space.dtype))
+        state, reward, terminated, truncated, info = self._env.step(action.astype(self._env.action_space.dtype))
         if not (terminated or truncated):
             return SingleStep({"state": state}, reward, False, False)
-        first, _ = self._seat.reset()
+        first, _ = self._env.reset()
         return SingleStep({"state": first}, reward, terminated, truncated, {"state": state}, info["episode"])
 
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        self._env.set_attributes(attributes)
+
     def close(self) -> None:
-        self._seat.close()
+        self._env.close()
 
 
 class GymnasiumEnvs:
@@ -228,6 +236,20 @@ class GymnasiumEnvs:
         self._low, self._high = np.asarray(self.spec.action.low), np.asarray(self.spec.action.high)
         self._makers = [_AdaptedMaker(make, i, self.spec.observation) for i in range(num_envs)]
         self._envs: SyncVectorEnv[Any, Any] | WorkerPool | None = None
+        self._attributes: dict[str, Any] = {}
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        self._set(attributes)
+        self._attributes |= attributes
+
+    def _set(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of the environments that exist."""
+        if isinstance(self._envs, WorkerPool):
+            self._envs.set_attributes(attributes)
+        elif self._envs is not None:
+            for env in self._envs.envs:
+                assert isinstance(env, _AdaptedEnv)
+                env.set_attributes(attributes)
 
     def reset(self, seed: int) -> Observation:
         self.close()
@@ -236,8 +258,10 @@ class GymnasiumEnvs:
         if self._processes:
             makers = [_WorkerMaker(maker) for maker in self._makers]
             self._envs = WorkerPool(self._task, makers, self.num_envs, self.spec, (__name__,))
+            self._set(self._attributes)
             return self._envs.reset(seeds)
         self._envs = SyncVectorEnv(self._makers, copy=False, autoreset_mode=self._mode)
+        self._set(self._attributes)
         state, _ = self._envs.reset(seed=seeds)
         return _tensors(state)
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from detent.config import EnvConfig
 from detent.config.presets import merged
+from detent.envs.attributes import set_attributes
 from detent.envs.base import Episode, Simulator, Step, VectorEnv
 from detent.envs.random_stream import RandomStream
 from detent.envs.spaces import action_spec
@@ -221,6 +222,9 @@ class _WorkerEnv:
         )
         return SingleStep(self._begin({}), reward, terminated, truncated, observation, episode)
 
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        set_attributes(self._env, attributes, f"environment {self._maker.index} ({self._maker.task})")
+
     def close(self) -> None:
         self._env.close()
 
@@ -241,10 +245,17 @@ class ManiSkillPool:
         self._low, self._high = np.asarray(self.spec.action.low), np.asarray(self.spec.action.high)
         self._makers = [_WorkerEnvMaker(task, config, i, self.spec.max_episode_steps) for i in range(num_envs)]
         self._pool: WorkerPool | None = None
+        self._attributes: dict[str, Any] = {}
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        self._attributes |= attributes
+        if self._pool is not None:
+            self._pool.set_attributes(attributes)
 
     def reset(self, seed: int) -> Observation:
         if self._pool is None:
             self._pool = WorkerPool(self._task, self._makers, self._workers, self.spec, _PRELOAD)
+            self._pool.set_attributes(self._attributes)
         return self._pool.reset(np.random.SeedSequence(seed).generate_state(self.num_envs).tolist())
 
     def step(self, action: Tensor) -> Step:
@@ -296,6 +307,11 @@ class ManiSkillBatch:
         self._stream = RandomStream(self._device)
         self._low = torch.tensor(self.spec.action.low, device=self._device)
         self._high = torch.tensor(self.spec.action.high, device=self._device)
+        self._who = f"the simulation of {task}"
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        # Rebuilding reconfigures the same object, which keeps them.
+        set_attributes(self._envs.unwrapped, attributes, self._who)
 
     def reset(self, seed: int) -> Observation:
         seeds = (np.random.SeedSequence(seed).generate_state(self.num_envs) >> 1).tolist()

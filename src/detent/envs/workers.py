@@ -34,6 +34,10 @@ class WorkerEnv(Protocol):
 
     def step(self, action: NDArray[np.float64]) -> SingleStep: ...
 
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of the environment."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -148,10 +152,14 @@ def _serve(
                     for env in envs.values():
                         env.close()
                     return
+                envs = envs or {row: maker() for row, maker in makers.items()}
                 if command == "reset":
-                    envs = envs or {row: maker() for row, maker in makers.items()}
                     for row, env in envs.items():
                         _write(views, "observation", row, env.reset(argument[row]))
+                    connection.send(("done", []))
+                elif command == "set":
+                    for env in envs.values():
+                        env.set_attributes(argument)
                     connection.send(("done", []))
                 else:
                     connection.send(("done", list(_step(envs, views))))
@@ -206,6 +214,11 @@ class WorkerPool:
         """Rebuild every environment from its seed."""
         self._ask("reset", list(seeds))
         return self._observation("observation")
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Set attributes of every environment."""
+        if attributes:
+            self._ask("set", dict(attributes))
 
     def step(self, action: NDArray[np.float64]) -> Step:
         self._views["action"][:] = action

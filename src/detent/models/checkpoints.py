@@ -6,15 +6,15 @@ import hashlib
 import json
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from detent.config import Config
+from detent.config import READOUTS, Config, Readout
 from detent.config.io import read_run_config
 from detent.config.presets import BASELINES
 from detent.errors import ConfigError, RunError
@@ -46,6 +46,12 @@ class State:
     best_step: int | None
     best_score: Score | None
     spec: EnvSpec
+    env_attributes: dict[str, Any] = field(default_factory=dict)
+    """Attributes of the training environments that callbacks have set."""
+    callbacks: dict[str, Any] = field(default_factory=dict)
+    """States of the run's callbacks, by name."""
+    readout: Readout | None = None
+    """The readout that a call of the policy uses; None if nobody has measured or chosen one."""
 
 
 def directory(run: Path, step: int) -> Path:
@@ -66,6 +72,8 @@ def read_state(path: Path) -> State:
             if sha256(path / name) != hashes[name]:
                 raise DamagedCheckpointError(f"checkpoint {path} is damaged: {name} does not match its hash")
         spec, best_score = content.pop("spec"), content.pop("best_score")
+        if content.get("readout") not in (None, *READOUTS):
+            raise ValueError(f"state.json has the unknown readout {content['readout']!r}")
         return State(
             **content,
             best_score=None if best_score is None else (best_score[0], best_score[1]),
@@ -144,14 +152,17 @@ def load_policy(
     state = read_state(path)
     policy = Policy(state.spec, config)
     policy.load_state_dict(load_tensors(path, "policy"))
+    if state.readout is not None:
+        policy.readout = state.readout
     return policy.to(device).eval(), state, config
 
 
 def load(run: Path | str, checkpoint: str | int = "best", device: str = "cpu", *, trust: bool = False) -> Policy:
     """Load the policy of a run: `action = load(run)(observation)`.
 
-    `checkpoint` is `best`, `latest` or a step number. A run that names plug-ins by import path is loaded only with
-    `trust`, because importing them runs their code.
+    `checkpoint` is `best`, `latest` or a step number. The policy plays the readout that the checkpoint remembers (the
+    most probable action if it remembers none); set `policy.readout` to `sample`, `mode` or `mean` for another. A run
+    that names plug-ins by import path is loaded only with `trust`, because importing them runs their code.
     """
     return load_policy(run, checkpoint, device, trust)[0]
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from detent.config import Config
+from detent.config import READOUTS, Config, Readout
 from detent.models.critics import make_critic_head
 from detent.models.heads import make_head
 from detent.models.networks import make_encoder, make_trunk
@@ -25,6 +26,12 @@ class Policy(nn.Module):
     Training works in two steps, `normalize` once and then `params` or `value`, because statistics are frozen from the
     first step of a rollout to the end of its update. To deploy, call the policy: `action = policy(observation)`.
     """
+
+    readout: Readout = "mode"
+    """How a call turns the distribution into an action; `load` sets the readout that the checkpoint remembers."""
+    on_invalid: Literal["raise", "hold"] = "raise"
+    """What a call does with an invalid observation: raise an error, or warn and repeat the last action."""
+    _last_action: Tensor | None = None
 
     def __init__(self, spec: EnvSpec, config: Config) -> None:
         super().__init__()
@@ -55,6 +62,11 @@ class Policy(nn.Module):
     @property
     def device(self) -> torch.device:
         return self.normalizer.shift.device
+
+    @property
+    def mean_is_mode(self) -> bool:
+        """Return whether the readouts `mean` and `mode` are the same action."""
+        return self.head.mean_is_mode
 
     @property
     def num_actor_parameters(self) -> int:
@@ -108,31 +120,64 @@ class Policy(nn.Module):
         return choice, self.head.log_prob(params, choice), self.head.to_action(choice)
 
     @torch.no_grad()
-    def forward(self, observation: Any, deterministic: bool = True, generator: Generator | None = None) -> Any:
+    def forward(self, observation: Any, readout: Readout | None = None, generator: Generator | None = None) -> Any:
         """Return the action for a raw observation, single or batched, as the environment returns it.
 
         Takes what the environment's observation space describes (a vector, or a Dict of vectors; a Dict of `rgb` and
         `state` if there are images) as NumPy arrays and returns a NumPy array, or takes tensors and returns a tensor.
-        The action is the most probable one if `deterministic`, else sampled.
+
+        `readout` is `sample`, `mode` (the most probable action) or `mean` (the expected action); by default the one
+        that the checkpoint remembers, `policy.readout`. An observation of the wrong shape or with NaN or infinity in it
+        raises a ValueError; if `policy.on_invalid` is `hold`, the last action is repeated instead.
         """
-        tensors = self._tensors(observation)
-        for key, (shape, _) in self.spec.observation.parts.items():
+        as_tensor = any(isinstance(value, Tensor) for value in _values(observation))
+        try:
+            tensors, single = self._batched(observation)
+        except ValueError as error:
+            return self._held(error, as_tensor)
+        action = self._read(self.params(self.normalize(tensors)), readout or self.readout, generator)
+        action = action[0] if single else action
+        if self.on_invalid == "hold":
+            self._last_action = action
+        return action if as_tensor else action.numpy(force=True)
+
+    def _read(self, params: Tensor, readout: Readout, generator: Generator | None) -> Tensor:
+        """Return actions `[B, m]` for distribution parameters `[B, m, P]`."""
+        if readout == "mean":
+            return self.head.mean_action(params)
+        if readout not in READOUTS:
+            raise TypeError(f"there is no readout {readout!r}; valid: {', '.join(READOUTS)}")
+        return self.head.to_action(self.head.mode(params) if readout == "mode" else self.head.sample(params, generator))
+
+    def _held(self, error: ValueError, as_tensor: bool) -> Any:
+        """Return the last action if invalid observations are to be survived and there is one; else raise `error`."""
+        if self.on_invalid != "hold" or self._last_action is None:
+            raise error
+        warnings.warn(f"{error}; the last action is held", stacklevel=4)
+        return self._last_action if as_tensor else self._last_action.numpy(force=True)
+
+    def _batched(self, observation: Any) -> tuple[Observation, bool]:
+        """Return a valid observation as batched tensors on the policy's device, and whether it was a single one."""
+        tensors, spec = self._tensors(observation), self.spec.observation
+        batches = set()
+        for key, (shape, _) in spec.parts.items():
             found = tuple(tensors[key].shape) if key in tensors else None
-            if found is None or found[len(found) - len(shape) :] != shape:
+            extra = -1 if found is None else len(found) - len(shape)
+            if found is None or extra not in (0, 1) or found[extra:] != shape:
                 raise ValueError(
-                    f"the observation {'has shape ' + str(found) if key in tensors else f'lacks {key!r}'}; this policy "
-                    f"takes {'vectors of length ' + str(shape[0]) if key == 'state' else f'images {shape}'}, "
+                    f"the observation {f'lacks {key!r}' if found is None else f'has shape {found}'}; this policy "
+                    f"takes {f'vectors of length {shape[0]}' if key == 'state' else f'images {shape}'}, "
                     "single or batched"
                 )
-        single = all(tensors[key].dim() == len(shape) for key, (shape, _) in self.spec.observation.parts.items())
-        if single:
-            tensors = {key: tensor[None] for key, tensor in tensors.items()}
-        params = self.params(self.normalize(tensors))
-        choice = self.head.mode(params) if deterministic else self.head.sample(params, generator)
-        action = self.head.to_action(choice)
-        action = action[0] if single else action
-        as_tensor = any(isinstance(value, Tensor) for value in _values(observation))
-        return action if as_tensor else action.numpy(force=True)
+            batches.add(found[:extra])
+        if len(batches) > 1:
+            raise ValueError(f"the parts of the observation have different batch sizes: {sorted(batches)}")
+        for key, tensor in tensors.items():
+            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                where = (~tensor.isfinite()).nonzero()[0].tolist()
+                raise ValueError(f"the observation '{key}' is not finite: entry {where} is {tensor[tuple(where)]}")
+        single = batches == {()}
+        return {key: tensor[None] for key, tensor in tensors.items()} if single else tensors, single
 
     def _tensors(self, observation: Any) -> Observation:
         """Return an observation as tensors by the policy's keys, on its device."""
@@ -140,16 +185,33 @@ class Policy(nn.Module):
         if isinstance(observation, Tensor):
             parts: Mapping[str, Any] = {"state": observation}
         elif spec.image or (isinstance(observation, Mapping) and isinstance(observation.get("state"), Tensor)):
+            if not isinstance(observation, Mapping):
+                raise ValueError(f"the observation is {type(observation).__name__}; this policy takes a Dict")
             parts = {key: observation[key] for key in spec.parts if key in observation}
         else:
-            parts = {"state": spec.state(observation)}
+            parts = {"state": self._state(observation)}
         # Copy arrays: torch rejects negative strides and warns about read-only memory.
         tensors = {
             key: value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
             for key, value in parts.items()
         }
+        if "rgb" in tensors and tensors["rgb"].dtype != torch.uint8:
+            raise ValueError(f"the images are {tensors['rgb'].dtype}; this policy takes uint8, 0 to 255")
         dtype = self.normalizer.shift.dtype
         return {key: value.to(self.device, dtype if key == "state" else None) for key, value in tensors.items()}
+
+    def _state(self, observation: Any) -> Any:
+        """Return the state vector of an observation as the environment returns it."""
+        keys = self.spec.observation.keys
+        if keys and not isinstance(observation, Mapping):
+            raise ValueError(f"the observation is {type(observation).__name__}; this policy takes a Dict with {keys}")
+        missing = [key for key in keys if key not in observation]
+        if missing:
+            raise ValueError(f"the observation lacks {', '.join(map(repr, missing))}; this policy takes {keys}")
+        try:
+            return self.spec.observation.state(observation)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"the observation is not made of numbers: {error}") from None
 
 
 def _values(observation: Any) -> Any:

@@ -12,6 +12,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
+from detent.config import Readout
 from detent.errors import ConfigError
 from detent.models.checkpoints import DamagedCheckpointError, State, directory, read_all, sha256, steps
 
@@ -31,6 +32,16 @@ def save(run: Path, state: State, policy: Mapping[str, Tensor], trainer: Mapping
     temporary.replace(target)
     _fsync(target.parent)
     return target
+
+
+def set_readout(path: Path, readout: Readout) -> None:
+    """Let the checkpoint at `path` remember the readout that a call of its policy uses."""
+    content = json.loads((path / "state.json").read_text())
+    temporary = path / ".state.json"
+    temporary.write_text(json.dumps({**content, "readout": readout}, indent=2) + "\n")
+    _fsync(temporary)
+    temporary.replace(path / "state.json")
+    _fsync(path)
 
 
 def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

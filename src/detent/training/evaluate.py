@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,19 +12,26 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from detent.config import Config
+from detent.config import READOUTS, Config, Readout
 from detent.config.io import read_run_config
 from detent.envs import EnvFactory, Episode, VectorEnv, make_eval_envs
 from detent.errors import ConfigError
-from detent.models.checkpoints import load_policy
+from detent.models import checkpoints
+from detent.models.checkpoints import Score
 from detent.paper.scores import normalized, paper_score, paper_task
 from detent.seeding import derive_seed
 from detent.threads import usable_cores
+from detent.training import checkpoint as checkpoint_files
 from detent.training.plugins import require_trust
 
 NO_END_IN_SIGHT = 10_000
 """Steps after which an evaluation gives up on an episode, if the environment has no time limit."""
+
+
+ROW_KEYS: dict[Readout, str] = {"sample": "stochastic", "mode": "deterministic", "mean": "mean"}
+"""The readouts of an evaluation, and their keys in its row."""
 
 
 class Player(Protocol):
@@ -33,7 +40,10 @@ class Player(Protocol):
     @property
     def device(self) -> torch.device: ...
 
-    def __call__(self, observation: Any, deterministic: bool, generator: torch.Generator, /) -> Any: ...
+    @property
+    def mean_is_mode(self) -> bool: ...
+
+    def __call__(self, observation: Any, readout: Readout, generator: torch.Generator, /) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,8 @@ class Evaluation:
     """Whole episodes of one policy, ordered by environment, then by time."""
 
     episodes: tuple[Episode, ...]
+    action_change: float
+    """Mean |change of action| from one step to the next, over half the action range: 0 is smooth, 2 is bang-bang."""
 
     def summary(self, task: str) -> dict[str, Any]:
         """Return the mean, standard deviation, 95% bootstrap interval of the mean, and TD3-normalized score if any."""
@@ -52,6 +64,7 @@ class Evaluation:
             "ci95": [low, high],
             "length": float(np.mean([episode.length for episode in self.episodes])),
             "episodes": len(self.episodes),
+            "action_change": self.action_change,
             "score": normalized(task, float(returns.mean())),
         }
         return out | success_rates(self.episodes)
@@ -65,20 +78,25 @@ class Evaluator:
         self._envs: VectorEnv | None = None
 
     def row(self, player: Player, step: int, iteration: int) -> dict[str, Any]:
-        """Evaluate `player` with sampled and with most probable actions; return the row of `evals.jsonl`."""
+        """Evaluate `player` with every readout; return the row of `evals.jsonl`."""
         config, started = self._config, time.perf_counter()
-        if self._envs is None:
-            # Kept between evaluations: worker processes with a renderer take long to start.
-            num_envs = min(config.eval.num_envs, config.eval.episodes)
-            self._envs = make_eval_envs(config.task, config.env, num_envs, config.threads, self._factory)
         row: dict[str, Any] = {"step": step, "iteration": iteration}
-        for play in ("stochastic", "deterministic"):
-            seed = derive_seed(config.seed, "eval", iteration, play)
-            played = evaluate(player, self._envs, config.eval.episodes, seed, play == "deterministic")
-            row[play] = played.summary(config.task)
+        row |= self.compare(player, READOUTS, config.eval.episodes, ("eval", iteration))
         task = paper_task(config.task, config.env.obs)
         row["paper_score"] = paper_score(config.algo, task, config.variant, step)
         return row | {"time/seconds": time.perf_counter() - started}
+
+    def compare(
+        self, player: Player, readouts: Sequence[Readout], episodes: int, stream: tuple[str | int, ...]
+    ) -> dict[str, dict[str, Any]]:
+        """Return the summary of `episodes` episodes with each readout, by its key; `stream` names their seeds."""
+        config = self._config
+        if self._envs is None:
+            # Kept between evaluations: worker processes with a renderer take long to start.
+            num_envs = min(config.eval.num_envs, episodes)
+            self._envs = make_eval_envs(config.task, config.env, num_envs, config.threads, self._factory)
+        seeds = {readout: derive_seed(config.seed, *stream, ROW_KEYS[readout]) for readout in readouts}
+        return compare(player, self._envs, config.task, episodes, seeds)
 
     def close(self) -> None:
         if self._envs is not None:
@@ -103,7 +121,31 @@ def bootstrap_interval(values: NDArray[np.float64], resamples: int = 10_000) -> 
     return float(low), float(high)
 
 
-def evaluate(policy: Player, envs: VectorEnv, episodes: int, seed: int, deterministic: bool) -> Evaluation:
+def ranking(summary: Mapping[str, Any]) -> Score:
+    """Return what policies are ranked by: success rate (0 if never reported), then return."""
+    return summary.get("success_once", 0.0), summary["return"]
+
+
+def better_readout(found: Mapping[str, Any]) -> Readout:
+    """Return `mode` or `mean`, whichever ranks higher among the summaries `found`."""
+    choices: tuple[Readout, Readout] = ("mode", "mean")
+    return max(choices, key=lambda readout: ranking(found[ROW_KEYS[readout]]))
+
+
+def compare(
+    player: Player, envs: VectorEnv, task: str, episodes: int, seeds: Mapping[Readout, int]
+) -> dict[str, dict[str, Any]]:
+    """Return the summary of `episodes` episodes with each readout of `seeds`, by the readout's key in a row."""
+    found: dict[str, dict[str, Any]] = {}
+    for readout, seed in seeds.items():
+        if readout == "mean" and player.mean_is_mode and "mode" in seeds:
+            found[ROW_KEYS["mean"]] = found[ROW_KEYS["mode"]]
+        else:
+            found[ROW_KEYS[readout]] = evaluate(player, envs, episodes, seed, readout).summary(task)
+    return found
+
+
+def evaluate(policy: Player, envs: VectorEnv, episodes: int, seed: int, readout: Readout) -> Evaluation:
     """Run `episodes` episodes, a fixed share of them in each environment.
 
     The share is fixed because taking whichever episodes finish first would favour short ones.
@@ -111,15 +153,15 @@ def evaluate(policy: Player, envs: VectorEnv, episodes: int, seed: int, determin
     limit = math.inf if envs.spec.max_episode_steps else NO_END_IN_SIGHT
     quota = [episodes // envs.num_envs + (env < episodes % envs.num_envs) for env in range(envs.num_envs)]
     played: list[list[Episode]] = [[] for _ in quota]
+    changes = ActionChanges(envs)
     generator = torch.Generator(policy.device).manual_seed(derive_seed(seed, "eval-act"))
     observation = envs.reset(derive_seed(seed, "eval-envs"))
-    running = torch.zeros(envs.num_envs, dtype=torch.long)
     while any(len(done) < share for done, share in zip(played, quota, strict=True)):
-        action = policy(observation, deterministic, generator)
+        action = policy(observation, readout, generator)
         step = envs.step(action)
         observation = step.observation
-        running = torch.where((step.terminated | step.truncated).cpu(), 0, running + 1)
-        if running.max() >= limit:
+        changes.add(action, (step.terminated | step.truncated).cpu())
+        if changes.length.max() >= limit:
             raise RuntimeError(
                 f"an episode did not end within {NO_END_IN_SIGHT:,} steps, and the environment has no time limit; "
                 "give it one, for instance --env.kwargs max_episode_steps=1000"
@@ -127,7 +169,42 @@ def evaluate(policy: Player, envs: VectorEnv, episodes: int, seed: int, determin
         for episode in step.episodes:
             if len(played[episode.env]) < quota[episode.env]:
                 played[episode.env].append(episode)
-    return Evaluation(tuple(episode for turn in played for episode in turn))
+                changes.count(episode.env)
+    return Evaluation(tuple(episode for turn in played for episode in turn), changes.mean())
+
+
+class ActionChanges:
+    """Accumulates |change of action| over half the range, within the episodes that count."""
+
+    def __init__(self, envs: VectorEnv) -> None:
+        low, high = torch.tensor(envs.spec.action.low), torch.tensor(envs.spec.action.high)
+        self._half_range = (high - low) / 2
+        self.length = torch.zeros(envs.num_envs, dtype=torch.long)
+        """Length so far of each environment's current episode."""
+        self._running = torch.zeros(envs.num_envs, dtype=torch.float64)
+        self._ended = torch.zeros(envs.num_envs, dtype=torch.float64), torch.zeros(envs.num_envs, dtype=torch.long)
+        self._last: Tensor | None = None
+        self._total, self._steps = 0.0, 0
+
+    def add(self, action: Tensor, ended: Tensor) -> None:
+        """Add a step of every environment; `ended` `[N]` marks those whose episode it ended."""
+        action = action.cpu()
+        if self._last is not None:
+            change = ((action - self._last).abs() / self._half_range).mean(-1)
+            self._running += torch.where(self.length > 0, change, 0.0)
+        self._last = action
+        self.length += 1
+        self._ended = self._running, self.length - 1
+        self._running, self.length = torch.where(ended, 0.0, self._running), torch.where(ended, 0, self.length)
+
+    def count(self, env: int) -> None:
+        """Count the episode of `env` that the last step ended."""
+        changes, steps = self._ended
+        self._total += float(changes[env])
+        self._steps += int(steps[env])
+
+    def mean(self) -> float:
+        return self._total / self._steps if self._steps else 0.0
 
 
 def evaluate_run(
@@ -140,11 +217,14 @@ def evaluate_run(
     threads: int = 0,
     env: EnvFactory | None = None,
     trust: bool = False,
+    set_readout: bool = False,
 ) -> dict[str, Any]:
-    """Evaluate a run's policy on new episodes, with sampled (`stochastic`) and most probable (`deterministic`) actions.
+    """Evaluate a run's policy on new episodes, with sampled (`stochastic`), most probable (`deterministic`) and
+    expected (`mean`) actions; `readout` in the result is the one that a call of the policy uses.
 
-    `env` makes the environments of a run that was trained with a callable. Import paths in the run's files are imported
-    only with `trust`. `threads` 0: all cores.
+    With `set_readout`, the checkpoint remembers the better of `mode` and `mean`. `env` makes the environments of a run
+    that was trained with a callable. Import paths in the run's files are imported only with `trust`. `threads` 0: all
+    cores.
     """
     for name, value in (("episodes", episodes), ("envs", num_envs)):
         if value < 1:
@@ -153,18 +233,20 @@ def evaluate_run(
         raise ConfigError(f"--threads is {threads}; it must not be negative (0: all cores)")
     run, threads = Path(run), threads or usable_cores()
     torch.set_num_threads(threads)
-    require_trust(read_run_config(run), run, trust)
-    policy, state, config = load_policy(run, checkpoint, trust=trust)
+    require_trust(read_run_config(run), run, trust, training=False)
+    policy, state, config = checkpoints.load_policy(run, checkpoint, trust=trust)
     # A run trained with EnvPool is evaluated in Gymnasium if EnvPool is missing; one trained on the GPU, on the CPU.
     others = {"envpool": "auto", "physx_cuda": "physx_cpu"}
     env_config = replace(config.env, backend=others.get(config.env.backend, config.env.backend))
     envs = make_eval_envs(config.task, env_config, min(num_envs, episodes), threads, env)
     report: dict[str, Any] = {"run": str(run), "task": config.task, "variant": config.variant, "step": state.step}
     try:
-        for readout in ("stochastic", "deterministic"):
-            played = evaluate(policy, envs, episodes, seed, readout == "deterministic")
-            report[readout] = played.summary(config.task)
+        report |= compare(policy, envs, config.task, episodes, dict.fromkeys(READOUTS, seed))
     finally:
         envs.close()
+    if set_readout:
+        policy.readout = better_readout(report)
+        checkpoint_files.set_readout(checkpoints.directory(run, state.step), policy.readout)
+    report["readout"] = policy.readout
     task = paper_task(config.task, config.env.obs)
     return report | {"paper_score": paper_score(config.algo, task, config.variant, state.step)}

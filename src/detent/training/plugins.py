@@ -13,17 +13,21 @@ from detent.envs import simulator_plugin
 from detent.errors import ConfigError, nearest
 from detent.models.parts import model_plugins
 from detent.registry import Reference, allow_imports, import_plugins, providers
-from detent.training.loggers import logger_plugins, require_log_options
+from detent.training.loggers import callback_plugins, require_log_options
 
 
-def named_plugins(config: Config) -> list[Reference]:
-    """Return a reference to everything in a configuration that a registry must know, without importing it."""
+def named_plugins(config: Config, training: bool = True) -> list[Reference]:
+    """Return a reference to everything in a configuration that a registry must know, without importing it.
+
+    Without `training`, leave out what only a training run needs: loggers and callbacks.
+    """
     if config.algo in BASELINES:
         algorithm = []
     else:
         registry = LOSSES if LOSSES.known(config.algo) else UPDATE_RULES
         algorithm = [Reference(registry, config.algo, "algo", config.update.options, "update.options")]
-    return [*model_plugins(config), *algorithm, *simulator_plugin(config.env), *logger_plugins(config)]
+    callbacks = callback_plugins(config) if training else []
+    return [*model_plugins(config), *algorithm, *simulator_plugin(config.env), *callbacks]
 
 
 def register_plugins(config: Config) -> None:
@@ -58,9 +62,9 @@ def unrecorded(config: Config) -> tuple[str, ...]:
     return (f"{', '.join(names)}: registered by the program itself, which must register it again before detent.load.",)
 
 
-def imports_of(config: Config) -> set[str]:
+def imports_of(config: Config, training: bool = True) -> set[str]:
     """Return everything that a configuration names for import: plug-in modules and import paths."""
-    names = (*(reference.name for reference in named_plugins(config)), *_import_paths(config))
+    names = (*(reference.name for reference in named_plugins(config, training)), *_import_paths(config))
     return {name for name in names if ":" in name} | set(config.plugins)
 
 
@@ -69,6 +73,6 @@ def _import_paths(config: Config) -> list[str]:
     return [*config.env.wrappers, *([] if config.task.startswith("detent.") else [config.task])]
 
 
-def require_trust(config: Config, run: Path, trust: bool) -> None:
+def require_trust(config: Config, run: Path, trust: bool, training: bool = True) -> None:
     """Refuse to import what a run's files name unless the user trusts them; with trust, import its plug-in modules."""
-    allow_imports(named_plugins(config), config.plugins, run, trust, _import_paths(config))
+    allow_imports(named_plugins(config, training), config.plugins, run, trust, _import_paths(config))

@@ -1,4 +1,4 @@
-"""Progress of a run: a live panel on a terminal, plain lines in a pipe, nothing when Detent is used as a library."""
+"""Callbacks that show a run's progress: a live panel on a terminal, plain lines in a pipe."""
 
 from __future__ import annotations
 
@@ -6,40 +6,20 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, Protocol
 
+from rich.columns import Columns
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-from rich.table import Table
 from rich.text import Text
 
 from detent.config import Config
+from detent.training.callbacks import Callback, Row, RunContext, Status
+from detent.training.run_directory import read_rows
 
-Row = dict[str, Any]
 PLAIN_INTERVAL = 10.0
 """Seconds between plain lines."""
-
-
-class Reporter(Protocol):
-    def start(self, config: Config, path: Path, notes: tuple[str, ...]) -> None: ...
-    def iteration(self, row: Row, wall_time: float) -> None: ...
-    def evaluation(self, row: Row) -> None: ...
-    def checkpoint(self, path: Path, kind: str) -> None: ...
-    def message(self, text: str) -> None: ...
-    def close(self) -> None: ...
-
-
-class Silent:
-    """Reports nothing: the default when Detent is used as a library."""
-
-    def start(self, config: Config, path: Path, notes: tuple[str, ...]) -> None: ...
-    def iteration(self, row: Row, wall_time: float) -> None: ...
-    def evaluation(self, row: Row) -> None: ...
-    def checkpoint(self, path: Path, kind: str) -> None: ...
-    def message(self, text: str) -> None: ...
-    def close(self) -> None: ...
 
 
 def describe(config: Config) -> str:
@@ -54,20 +34,25 @@ def describe(config: Config) -> str:
     return (
         f"{config.task}{seen} · {config.variant} · {config.algo} · preset {config.preset}{scale} · "
         f"seed {config.seed} · {plan} · "
-        f"{config.env.num_envs} environments ({config.env.backend}) · {config.threads} threads · {config.device}"
+        f"{config.env.num_envs} environment{_s(config.env.num_envs)} ({config.env.backend}) · "
+        f"{config.threads} thread{_s(config.threads)} · {config.device}"
         f"{'' if config.update.engine == 'auto' else f' · {config.update.engine} engine'}"
     )
 
 
-PLAYS = {"stochastic": "sampled", "deterministic": "most probable"}
-"""The two ways to choose actions in an evaluation: their keys in its row, and the words shown to users."""
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
 
 
-def evaluation_line(row: Row) -> str:
-    """Format an evaluation as one line, with the normalized score and the paper's at the same step if they exist."""
+READOUT_WORDS = {"stochastic": "sampled", "deterministic": "most probable", "mean": "expected"}
+"""The readouts of an evaluation: their keys in its row, and the words shown to users."""
+
+
+def evaluation_parts(row: Row) -> list[str]:
+    """Format an evaluation, with the normalized score and the paper's at the same step if they exist."""
     parts = [f"eval at {row['step']:,}:"]
-    for play, shown in PLAYS.items():
-        result = row[play]
+    for key, shown in READOUT_WORDS.items():
+        result = row[key]
         score = "" if result["score"] is None else f" (score {result['score']:.2f})"
         success = ""
         if "success_once" in result:
@@ -75,7 +60,7 @@ def evaluation_line(row: Row) -> str:
         parts.append(f"{shown} {result['return']:.1f} ± {result['std']:.1f}{score}{success}")
     if row["paper_score"] is not None:
         parts.append(f"paper {row['paper_score']:.2f}")
-    return "  ".join(parts)
+    return parts
 
 
 def time_left(row: Row, config: Config) -> str:
@@ -92,7 +77,7 @@ class PipeConsole(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class PlainLines:
+class PlainLines(Callback):
     """Prints one line per event, for iterations at most one every few seconds."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -100,39 +85,36 @@ class PlainLines:
         self._last = float("-inf")
         self._return: float | None = None
 
-    def start(self, config: Config, path: Path, notes: tuple[str, ...]) -> None:
-        self._config = config
-        for line in (describe(config), f"run directory {path}", *notes):
-            self.message(line)
+    def on_run_start(self, run: RunContext) -> None:
+        for line in (describe(run.config), f"run directory {run.path}", *run.notes):
+            self.on_message(line)
 
-    def iteration(self, row: Row, wall_time: float) -> None:
+    def on_iteration(self, run: RunContext, row: Row) -> None:
         self._return = self._return if row["return"] is None else row["return"]
         now = time.monotonic()
-        if now - self._last < PLAIN_INTERVAL and row["iteration"] != self._config.iterations:
+        if now - self._last < PLAIN_INTERVAL and row["iteration"] != run.config.iterations:
             return
         self._last = now
         shown = "-" if self._return is None else f"{self._return:.1f}"
         # A baseline reports neither.
         kl = row.get("approx_kl", row.get("kl"))
         policy = "" if kl is None else f"kl {kl:.4f}  entropy {row['entropy']:.2f}  "
-        self.message(
-            f"step {row['step']:,}/{self._config.total_steps:,}  return {shown}  {policy}"
-            f"sps {row['time/sps']:.0f}  left {time_left(row, self._config)}"
+        self.on_message(
+            f"step {row['step']:,}/{run.config.total_steps:,}  return {shown}  {policy}"
+            f"sps {row['time/sps']:.0f}  left {time_left(row, run.config)}"
         )
 
-    def evaluation(self, row: Row) -> None:
-        self.message(evaluation_line(row))
+    def on_evaluation(self, run: RunContext, row: Row) -> None:
+        self.on_message("  ".join(evaluation_parts(row)))
 
-    def checkpoint(self, path: Path, kind: str) -> None:
-        self.message(f"checkpoint {path} ({kind})")
+    def on_checkpoint(self, run: RunContext, path: Path, kind: str) -> None:
+        self.on_message(f"checkpoint {path} ({kind})")
 
-    def message(self, text: str) -> None:
+    def on_message(self, text: str) -> None:
         self._console.print(text, markup=False)
 
-    def close(self) -> None: ...
 
-
-class LivePanel:
+class LivePanel(Callback):
     """A panel redrawn in place."""
 
     def __init__(self, console: Console) -> None:
@@ -144,38 +126,39 @@ class LivePanel:
             TextColumn("{task.fields[left]} left"),
         )
         self._live = Live(console=console, refresh_per_second=4)
-        self._evaluation = "no evaluation yet"
+        self._evaluation = ["no evaluation yet"]
         self._row: Row = {}
         self._return: float | None = None
 
-    def start(self, config: Config, path: Path, notes: tuple[str, ...]) -> None:
-        self._config, self._path = config, path
-        self._bar = self._progress.add_task("", total=config.total_steps, left="?")
-        for line in (describe(config), *notes):
-            self.message(line)
+    def on_run_start(self, run: RunContext) -> None:
+        for line in (describe(run.config), *run.notes):
+            self.on_message(line)
+        self._title = Text(str(run.path), overflow="ellipsis")
+        self._bar = self._progress.add_task("", total=run.config.total_steps, completed=run.step, left="?")
+        # What a resumed run knew before; its first iterations may end no episode.
+        rows = read_rows(run.path / "metrics.jsonl")
+        self._return = next((row["return"] for row in reversed(rows) if row["return"] is not None), None)
         self._live.start()
         self._draw()
 
-    def iteration(self, row: Row, wall_time: float) -> None:
+    def on_iteration(self, run: RunContext, row: Row) -> None:
         self._row = row
         self._return = self._return if row["return"] is None else row["return"]
-        self._progress.update(self._bar, completed=row["step"], left=time_left(row, self._config))
+        self._progress.update(self._bar, completed=row["step"], left=time_left(row, run.config))
         self._draw()
 
-    def evaluation(self, row: Row) -> None:
-        self._evaluation = evaluation_line(row)
+    def on_evaluation(self, run: RunContext, row: Row) -> None:
+        self._evaluation = evaluation_parts(row)
+        self._progress.update(self._bar, completed=row["step"])
         self._draw()
 
-    def checkpoint(self, path: Path, kind: str) -> None: ...
-
-    def message(self, text: str) -> None:
+    def on_message(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False)
 
-    def close(self) -> None:
+    def on_run_end(self, run: RunContext, status: Status) -> None:
         self._live.stop()
 
     def _draw(self) -> None:
-        numbers = Table.grid(padding=(0, 3))
         shown = {
             "return": self._return,
             "steps/s": self._row.get("time/sps"),
@@ -184,13 +167,16 @@ class LivePanel:
             "clipped": self._row.get("clip_fraction"),
             "value loss": self._row.get("value_loss"),
         }
-        numbers.add_row(
-            *(f"[dim]{name}[/] {'-' if value is None else f'{value:.4g}'}" for name, value in shown.items())
+        # Columns wrap as a whole on a narrow terminal, where a row of a table would lose its last ones.
+        numbers = Columns(
+            [f"[dim]{name}[/] {'-' if value is None else f'{value:.4g}'}" for name, value in shown.items()],
+            padding=(0, 3),
         )
-        body = Group(self._progress, numbers, self._evaluation)
-        self._live.update(Panel(body, title=Text(str(self._path)), title_align="left"))
+        body = Group(self._progress, numbers, Columns([Text(part) for part in self._evaluation], padding=(0, 2)))
+        self._live.update(Panel(body, title=self._title, title_align="left"))
 
 
-def make_reporter() -> Reporter:
+def progress() -> Callback:
+    """Return the callback that shows a run's progress: a live panel on a terminal, plain lines elsewhere."""
     console = Console()
     return LivePanel(console) if console.is_terminal else PlainLines()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 import platform
 import shutil
 import sys
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -23,22 +23,25 @@ from detent.errors import ConfigError
 from detent.models.critics import CRITICS
 from detent.models.heads import HEADS, make_head
 from detent.models.heads.shapes import require_shapes
+from detent.models.policy import Policy
 from detent.spec import EnvSpec
 from detent.threads import usable_cores, warn_if_too_late
 from detent.training import checkpoint
+from detent.training.callbacks import Callback, Callbacks, OnIteration, Row, Status
 from detent.training.engine import acceleration, choose_engine
-from detent.training.loggers import make_loggers
+from detent.training.evaluate import Evaluator
+from detent.training.loggers import make_callbacks, make_loggers
 from detent.training.plugins import register_plugins, require_trust, with_providers
-from detent.training.progress import Reporter, Silent
+from detent.training.readout import choose_readout
 from detent.training.run_directory import RunLog, read_rows
-from detent.training.trainer import Hook, Result, Trainer
+from detent.training.trainer import Result, Trainer
 
 
 class RunTrainer(Protocol):
     """Anything that trains in a run directory: a `Trainer`, or a baseline's trainer."""
 
     config: Config
-    reporter: Reporter
+    callbacks: Callbacks
 
     @property
     def step(self) -> int: ...
@@ -51,21 +54,23 @@ def train(
     *,
     out: Path | str | None = None,
     env: EnvFactory | None = None,
-    on_iteration: Hook | None = None,
-    reporter: Reporter | None = None,
+    callbacks: Sequence[Callback] = (),
+    on_iteration: Callable[[Row, Policy], bool | None] | None = None,
     trust: bool = False,
 ) -> Result:
     """Train a new run in a new run directory.
 
     `env` makes environments that have no id: a callable that returns a Gymnasium environment or a Gymnasium
-    `VectorEnv`; `config.task` is then only a label. `trust` allows plug-ins named by the run in `init_from`.
+    `VectorEnv`; `config.task` is then only a label. `callbacks` are called as the run proceeds
+    (`callbacks=[detent.progress()]` shows it); `on_iteration` is the short form of a callback: it gets each row of
+    metrics and the policy, and stops the run if it returns True. `trust` allows plug-ins named by the run in
+    `init_from`.
     """
-    reporter = reporter or Silent()
     if config.init_from:
         # The run may be resumed from another working directory.
         config = dataclasses.replace(config, init_from=str(Path(config.init_from).resolve()))
     config = resolve(config, env)
-    trainer = _make_trainer(config, reporter, on_iteration, env)
+    trainer = _make_trainer(config, _gather(config, callbacks, on_iteration, resuming=False), env)
     try:
         if config.init_from and isinstance(trainer, Trainer):
             trainer.start_from(Path(config.init_from), trust)
@@ -83,19 +88,20 @@ def resume(
     schedule_steps: int | None = None,
     exact: bool = False,
     env: EnvFactory | None = None,
-    on_iteration: Hook | None = None,
-    reporter: Reporter | None = None,
+    callbacks: Sequence[Callback] = (),
+    on_iteration: Callable[[Row, Policy], bool | None] | None = None,
     trust: bool = False,
 ) -> Result:
     """Resume a run that was interrupted or stopped, or extend a finished one to `steps`.
 
-    `env` is the callable that made the run's environments, if one did. Import paths in the run's files are imported
-    only with `trust`.
+    `env` is the callable that made the run's environments, if one did, and `callbacks` are those it had. Import paths
+    in the run's files are imported only with `trust`.
     """
     log, config = RunLog.reopen(Path(run))
     try:
         require_trust(config, log.path, trust)
-        return _resume(log, config, steps, schedule_steps, exact, env, on_iteration, reporter or Silent(), trust)
+        called = _gather(config, callbacks, on_iteration, resuming=True)
+        return _resume(log, config, steps, schedule_steps, exact, env, called, trust)
     finally:
         log.close()
 
@@ -107,8 +113,7 @@ def _resume(
     schedule_steps: int | None,
     exact: bool,
     env: EnvFactory | None,
-    on_iteration: Hook | None,
-    reporter: Reporter,
+    callbacks: Callbacks,
     trust: bool,
 ) -> Result:
     run = log.path
@@ -122,14 +127,11 @@ def _resume(
         raise ConfigError(f"{run} is finished; a {config.algo} run keeps only its weights and cannot be extended")
     state, damaged = checkpoint.find_resumable(run, exact)
     for sentence in damaged:
-        reporter.message(f"{sentence}; using an earlier one")
+        callbacks.message(f"{sentence}; using an earlier one")
     if state and state.iteration >= extended.iterations:
         if log.status == "finished":
             raise ConfigError(f"{run} is finished at step {state.step:,}; --steps extends it")
-        # Killed after its last checkpoint, before its status was written.
-        log.set_status("finished", "all steps done")
-        evaluations = read_rows(run / "evals.jsonl")
-        return Result(run, state.step, True, evaluations[-1] if evaluations else None)
+        return _finish(log, config, callbacks, env)
     require_device(extended.device)
     spec = env_spec(extended.task, extended.env, env)
     require_compilable(extended, spec, extended.device)
@@ -137,7 +139,7 @@ def _resume(
     extended = dataclasses.replace(
         extended, update=dataclasses.replace(extended.update, engine=choose_engine(extended, spec))
     )
-    trainer = _make_trainer(extended, reporter, on_iteration, env)
+    trainer = _make_trainer(extended, callbacks, env)
     try:
         # A baseline has no checkpoint and starts over.
         if isinstance(trainer, Trainer):
@@ -155,8 +157,32 @@ def _resume(
     # A run at iteration 0 begins with an evaluation at the very step it starts from.
     log.rewind(step if state and state.iteration else -1)
     log.interrupted(step, exact=state is None or state.kind == "scheduled")
-    reporter.message(f"resuming {run} at step {step:,}")
+    callbacks.message(f"resuming {run} at step {step:,}")
     return _run(trainer, log)
+
+
+def _finish(log: RunLog, config: Config, callbacks: Callbacks, env: EnvFactory | None) -> Result:
+    """End a run that was killed after its last checkpoint, before its status was written."""
+    evaluator = Evaluator(config, env)
+    try:
+        choose_readout(log, config, evaluator, callbacks)
+    finally:
+        evaluator.close()
+    reason = "all steps done"
+    log.set_status("finished", reason)
+    evaluations = read_rows(log.path / "evals.jsonl")
+    return Result(log.path, config.total_steps, True, reason, evaluations[-1] if evaluations else None)
+
+
+def _gather(
+    config: Config,
+    callbacks: Sequence[Callback],
+    on_iteration: Callable[[Row, Policy], bool | None] | None,
+    resuming: bool,
+) -> Callbacks:
+    """Return the callbacks given in Python and those that the configuration names."""
+    short = [OnIteration(on_iteration)] if on_iteration else []
+    return Callbacks([*callbacks, *short, *make_callbacks(config)], make_loggers(config, resuming))
 
 
 def resolve(config: Config, env: EnvFactory | None = None) -> Config:
@@ -176,8 +202,6 @@ def resolve(config: Config, env: EnvFactory | None = None) -> Config:
         if config.env.backend not in ("auto", FACTORY):
             raise ConfigError(f"env.backend is {config.env.backend}, and env= makes the environments; leave one out")
     spec = env_spec(config.task, config.env, env)
-    if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise ConfigError("tensorboard is not installed: pip install tensorboard")
     require_clippable(config)
     require_fitting_head(config, spec)
     engine = choose_engine(config, spec)
@@ -274,28 +298,30 @@ def default_directory(config: Config) -> Path:
     return Path("runs") / f"{task}-{config.variant}-{config.algo}-s{config.seed}-{stamp}"
 
 
-def _make_trainer(config: Config, reporter: Reporter, on_iteration: Hook | None, env: EnvFactory | None) -> RunTrainer:
+def _make_trainer(config: Config, callbacks: Callbacks, env: EnvFactory | None) -> RunTrainer:
     warn_if_too_late(config.threads)
     # Processes replace the threads inside each operation rather than adding to them.
     torch.set_num_threads(1 if config.update.processes > 1 else config.threads)
     if config.algo == "td3":
         if env is not None:
             raise ConfigError("the TD3 baseline takes a task by name, not env=")
-        baseline: RunTrainer = import_module("detent.baselines.td3").TD3Trainer(config, reporter, on_iteration)
+        baseline: RunTrainer = import_module("detent.baselines.td3").TD3Trainer(config, callbacks)
         return baseline
-    return Trainer(config, reporter, on_iteration, env)
+    return Trainer(config, callbacks, env)
 
 
 def _run(trainer: RunTrainer, log: RunLog) -> Result:
     """Run the training loop and record in the directory how it ended, whatever happens."""
+    status: Status = "failed"
     try:
-        log.start(hardware(), make_loggers(log.path, trainer.config, trainer.step))
+        log.start(hardware())
         result = trainer.run(log)
+        status = "finished" if result.finished else "stopped"
     except BaseException as error:
         log.set_status("failed", f"{type(error).__name__}: {error}")
         raise
     finally:
-        trainer.reporter.close()
+        trainer.callbacks.end(status)
         trainer.close()
         log.close()
     return result

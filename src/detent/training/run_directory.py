@@ -9,18 +9,14 @@ import os
 import platform
 import socket
 import time
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from detent.config import Config
 from detent.config.io import read_run_config, save_config
 from detent.errors import ConfigError, RunError
-
-if TYPE_CHECKING:
-    from detent.training.loggers import Logger
 
 HEARTBEAT_TIMEOUT = 600.0
 """Seconds without a heartbeat after which a lock held on another host counts as stale."""
@@ -88,7 +84,6 @@ class RunLog:
         if (path / "run.json").exists():
             self._info |= json.loads((path / "run.json").read_text())
         self._earlier_wall_time = float(self._info.get("wall_time", 0.0))
-        self._loggers: list[Logger] = []
 
     @classmethod
     def create(cls, path: Path, config: Config) -> RunLog:
@@ -113,11 +108,10 @@ class RunLog:
         config = read_run_config(path)
         return cls(path, config), config
 
-    def start(self, hardware: Mapping[str, Any], loggers: Sequence[Logger] = ()) -> None:
-        """Set the status to `running`, and pass every further row to `loggers` too."""
+    def start(self, hardware: Mapping[str, Any]) -> None:
+        """Set the status to `running`."""
         self._info |= {"versions": versions(), "hardware": dict(hardware)}
         self.set_status("running", None)
-        self._loggers = list(loggers)
 
     @property
     def status(self) -> str | None:
@@ -138,19 +132,18 @@ class RunLog:
         """Return the seconds spent on this run, summed over the processes that worked on it one after the other."""
         return self._earlier_wall_time + time.monotonic() - self._opened
 
-    def append(self, name: str, row: Mapping[str, Any]) -> None:
-        """Append a row to `<name>.jsonl`; NaN becomes null."""
+    def record(self, **information: Any) -> None:
+        """Add to what run.json says; the next status writes it."""
+        self._info |= _finite(information)
+
+    def append(self, name: str, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Append a row to `<name>.jsonl` and return it as written: NaN becomes null."""
         if name not in self._files:
             self._files[name] = (self.path / f"{name}.jsonl").open("a")
-        clean = _finite(row)
+        clean: dict[str, Any] = _finite(row)
         self._files[name].write(json.dumps(clean) + "\n")
         self._files[name].flush()
-        for logger in list(self._loggers):
-            try:
-                logger.log(name, clean)
-            except Exception as error:
-                self._loggers.remove(logger)
-                _warn_of(logger, error)
+        return clean
 
     def heartbeat(self) -> None:
         """Show other hosts that this process is alive, and update the wall time in run.json."""
@@ -177,11 +170,6 @@ class RunLog:
             return
         for file in self._files.values():
             file.close()
-        for logger in self._loggers:
-            try:
-                logger.close()
-            except Exception as error:
-                _warn_of(logger, error)
         release_lock(self._lock)
 
 
@@ -192,12 +180,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _warn_of(logger: Logger, error: Exception) -> None:
-    """A logger that fails costs its own rows, never the run."""
-    name, what = type(logger).__name__, f"{type(error).__name__}: {error}"
-    warnings.warn(f"the logger {name} failed ({what}); the run continues without it", stacklevel=3)
 
 
 def acquire_lock(path: Path) -> TextIO:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detent.config import Config
+from detent.config import Config, EncoderConfig, HeadConfig, NetworkConfig
+from detent.config.io import to_dict
 from detent.envs import EnvFactory, make_envs
 from detent.errors import ConfigError
 from detent.models import checkpoints
@@ -23,18 +24,15 @@ from detent.paper.scores import normalized
 from detent.rollouts.batch import Batch
 from detent.rollouts.rollout import NonFiniteError, Rollout, checksum, require_finite, require_finite_rows
 from detent.seeding import derive_seed
+from detent.spec import EnvSpec
 from detent.training import checkpoint
+from detent.training.callbacks import Callbacks, Row, RunContext
 from detent.training.engine import engine_notes, make_collector, make_update_rule
-from detent.training.evaluate import Evaluator, success_rates
+from detent.training.evaluate import ROW_KEYS, Evaluator, ranking, success_rates
 from detent.training.plugins import unrecorded
-from detent.training.progress import Reporter
+from detent.training.readout import choose_readout
 from detent.training.run_directory import RunLog
 from detent.training.signals import StopRequest
-
-Row = dict[str, Any]
-Hook = Callable[[Row, Policy], bool | None]
-"""Callback after each iteration, with its metrics and the policy; returning True stops the run with a checkpoint. If
-rollouts use several processes, in-place writes to the policy's tensors reach all of them, replaced tensors do not."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,8 @@ class Result:
     step: int
     finished: bool
     """False if the run was stopped on request."""
+    reason: str
+    """Why it ended."""
     evaluation: Row | None
     """The last evaluation."""
 
@@ -52,11 +52,9 @@ class Result:
 class Trainer:
     """Runs the training loop; holds everything that changes during a run."""
 
-    def __init__(
-        self, config: Config, reporter: Reporter, on_iteration: Hook | None, factory: EnvFactory | None = None
-    ) -> None:
+    def __init__(self, config: Config, callbacks: Callbacks, factory: EnvFactory | None = None) -> None:
         """Make the environments, policy and update rule; `factory` makes environments that have no name."""
-        self.config, self.reporter, self.on_iteration = config, reporter, on_iteration
+        self.config, self.callbacks = config, callbacks
         self.device = torch.device(config.device)
         self.envs = make_envs(config.task, config.env, config.env.num_envs, config.threads, factory)
         self.spec = self.envs.spec
@@ -79,6 +77,8 @@ class Trainer:
         self.rebuilt_at = 0
         self.best: tuple[int, checkpoints.Score] | None = None
         self.last_evaluation: Row | None = None
+        self._resumed: checkpoints.State | None = None
+        self._run: RunContext | None = None
 
     @property
     def step(self) -> int:
@@ -94,14 +94,12 @@ class Trainer:
             *engine_notes(config, self.policy),
             *unrecorded(config),
         )
-        self.reporter.start(config, log.path, notes)
-        with StopRequest(self.reporter.message) as stop:
+        run = self._run = RunContext(self, log.path, self.policy, log.wall_time, notes)
+        resumed = self._resumed
+        self.callbacks.start(run, resumed.env_attributes if resumed else {}, resumed.callbacks if resumed else {})
+        with StopRequest(self.callbacks.message) as stop:
             if self.iteration == 0:
-                if config.init_from and self.step not in checkpoints.steps(log.path):
-                    # The other run may train further; this one must resume from the policy it was given.
-                    self._save(log, "scheduled")
-                self._warm_up()
-                self._evaluate(log)
+                self._begin(log)
             self._rebuild()
             stopping = False
             while self.iteration < config.iterations and not stopping:
@@ -111,12 +109,11 @@ class Trainer:
                 scheduled = self.iteration % config.iterations_per(config.checkpoint.interval) == 0
                 if scheduled:
                     row["cut_share"] = self._cut_share()
-                log.append("metrics", row)
+                row = log.append("metrics", row)
                 log.heartbeat()
-                self.reporter.iteration(row, log.wall_time())
-                stopping = bool(self.on_iteration and self.on_iteration(row, self.policy))
+                self.callbacks.emit("on_iteration", row)
                 improved = (due or finished) and self._improves(self._evaluate(log))
-                stopping = stopping or stop.requested
+                stopping = stop.requested or run.stop_reason is not None
                 if scheduled:
                     self._save(log, "scheduled")
                     if not (stopping or finished):
@@ -126,8 +123,23 @@ class Trainer:
                 elif improved:
                     self._save(log, "best")
         finished = self.iteration == config.iterations
-        log.set_status("finished" if finished else "stopped", "all steps done" if finished else "stopped on request")
-        return Result(log.path, self.step, finished, self.last_evaluation)
+        if finished:
+            choose_readout(log, config, self._evaluator, self.callbacks)
+        reason = "all steps done" if finished else run.stop_reason or "stopped on request"
+        log.set_status("finished" if finished else "stopped", reason)
+        return Result(log.path, self.step, finished, reason, self.last_evaluation)
+
+    def _begin(self, log: RunLog) -> None:
+        """Do what comes before the first iteration: initialize the statistics, evaluate."""
+        given = bool(self.config.init_from)
+        if given and self.step not in checkpoints.steps(log.path):
+            # The other run may train further; this one must resume from the policy it was given.
+            self._save(log, "scheduled")
+        self._warm_up()
+        score = self._evaluate(log)
+        if given:
+            # Fine-tuning may only make the policy worse; a random policy is never worth keeping.
+            self._improves(score)
 
     def _iterate(self) -> Row:
         """Collect one rollout and update on it; return the iteration's metrics."""
@@ -139,6 +151,7 @@ class Trainer:
             )
         started = time.perf_counter()
         rollout = self.collector.collect(self.iteration, fresh=self.iteration == self.rebuilt_at)
+        self.callbacks.emit("on_rollout", rollout)
         prepared = time.perf_counter()
         batch = self._batch(rollout)
         updating = time.perf_counter()
@@ -154,6 +167,7 @@ class Trainer:
         self.policy.update_statistics(rollout.observation)
         self.iteration += 1
         ended = time.perf_counter()
+        self.callbacks.emit("on_update", losses)
         seconds = {
             **rollout.seconds,
             "prepare": updating - prepared,
@@ -163,6 +177,7 @@ class Trainer:
         row: Row = {"step": self.step, "iteration": self.iteration}
         row |= self._episodes(rollout) | losses
         row["learning_rate"] = learning_rate
+        row |= {f"env/{name}": value for name, value in self._env_attributes.items() if _is_number(value)}
         row |= {f"time/{part}": value for part, value in seconds.items()}
         return row | {"time/sps": config.batch_size / seconds["iteration"]}
 
@@ -193,10 +208,11 @@ class Trainer:
         low, high = torch.tensor(self.spec.action.low), torch.tensor(self.spec.action.high)
         observation = self.envs.reset(derive_seed(self.config.seed, "warm-up-envs"))
         seen = [observation["state"]]
-        for _ in range(self.config.normalize.warmup_steps - 1):
+        for _ in range(self.config.normalize.warmup_steps):
             uniform = torch.rand(self.config.env.num_envs, len(low), generator=generator, device=self.device)
             seen.append(self.envs.step(low + (high - low) * uniform.cpu()).observation["state"])
-        states = torch.stack(seen)
+        # As in a rollout, the observation after the last step does not count.
+        states = torch.stack(seen[:-1])
         require_finite_rows(states, "observation 'state'", "of the warm-up")
         self.policy.update_statistics({"state": states.to(self.device)})
 
@@ -215,11 +231,10 @@ class Trainer:
 
     def _evaluate(self, log: RunLog) -> checkpoints.Score:
         """Evaluate the policy and log the row; return the score by which policies are ranked."""
-        row = self._evaluator.row(self.policy, self.step, self.iteration)
-        log.append("evals", row)
+        row = log.append("evals", self._evaluator.row(self.policy, self.step, self.iteration))
         self.last_evaluation = row
-        self.reporter.evaluation(row)
-        return row["stochastic"].get("success_once", 0.0), row["stochastic"]["return"]
+        self.callbacks.emit("on_evaluation", row)
+        return ranking(row[ROW_KEYS[self.config.eval.rank_by]])
 
     def _improves(self, score: checkpoints.Score) -> bool:
         """Return whether `score` is the best so far, and remember it if so."""
@@ -231,23 +246,40 @@ class Trainer:
     def _save(self, log: RunLog, kind: checkpoints.Kind) -> None:
         log.sync()
         best_step, best_score = self.best or (None, None)
-        state = checkpoints.State(self.step, self.iteration, kind, best_step, best_score, self.spec)
+        state = checkpoints.State(
+            self.step,
+            self.iteration,
+            kind,
+            best_step,
+            best_score,
+            self.spec,
+            env_attributes=self._env_attributes,
+            callbacks=self.callbacks.states(),
+        )
         trainer = {f"adam/{key}": value for key, value in self.rule.state().items()}
         trainer |= {f"reward/{key}": value for key, value in self.reward_scaler.state_dict().items()}
         path = checkpoint.save(log.path, state, self.policy.state_dict(), trainer)
         checkpoint.prune(log.path, self.config.checkpoint.keep)
-        self.reporter.checkpoint(path, kind)
+        assert self._run is not None
+        with self._run.unrecorded():
+            self.callbacks.emit("on_checkpoint", path, kind)
+
+    @property
+    def _env_attributes(self) -> dict[str, Any]:
+        return self._run.env_attributes if self._run else {}
 
     def restore(self, run: Path, state: checkpoints.State) -> None:
         """Restore everything from a checkpoint of this run."""
         if state.spec != self.spec:
-            raise ConfigError(f"the environment is not the one of the run: it had {state.spec}, it has {self.spec}")
+            different = "; ".join(space_differences(self.spec, state.spec)) or "another time limit"
+            raise ConfigError(f"the environment is not the one of the run: {different}")
         path = checkpoints.directory(run, state.step)
         self.policy.load_state_dict(checkpoints.load_tensors(path, "policy"))
         trainer = checkpoints.load_tensors(path, "trainer", str(self.device))
         self.rule.load_state(checkpoints.under("adam/", trainer))
         self.reward_scaler.load_state_dict(checkpoints.under("reward/", trainer))
         self.iteration = state.iteration
+        self._resumed = state
         if state.best_step is not None and state.best_score is not None:
             self.best = (state.best_step, state.best_score)
 
@@ -260,18 +292,17 @@ class Trainer:
     def start_from(self, run: Path, trust: bool = False) -> None:
         """Load the best policy of another run, to fine-tune it."""
         policy, state, config = checkpoints.load_policy(run, trust=trust)
-        parts = {
-            name: (getattr(config, name), getattr(self.config, name)) for name in ("encoder", "actor", "head", "critic")
-        }
-        parts |= {"normalize.observation": (config.normalize.observation, self.config.normalize.observation)}
-        parts |= {"normalize.clip": (config.normalize.clip, self.config.normalize.clip)}
-        parts |= {"observation": (state.spec.observation, self.spec.observation)}
-        parts |= {"action bounds": (state.spec.action, self.spec.action)}
-        different = [f"{name} is {ours}, not {theirs}" for name, (theirs, ours) in parts.items() if theirs != ours]
+        different = list(space_differences(self.spec, state.spec))
+        for section in ("encoder", "actor", "head", "critic"):
+            different += setting_differences(getattr(self.config, section), getattr(config, section), section)
+        for name in ("observation", "clip"):
+            ours, theirs = getattr(self.config.normalize, name), getattr(config.normalize, name)
+            if ours != theirs:
+                different.append(f"normalize.{name} is {ours}, not {theirs}")
         if different:
             raise ConfigError(
-                f"the policy of {run} does not fit this run: {'; '.join(different)}; "
-                "give the same spaces, variant and settings"
+                f"the policy of {run} does not fit this run: {'; '.join(different)}; --init-from needs the same "
+                "spaces, variant and network settings"
             )
         self.policy.load_state_dict(policy.state_dict())
 
@@ -279,6 +310,34 @@ class Trainer:
 def trainable(policy: Policy) -> list[int]:
     """Return the identities of the parameters that an optimizer moves."""
     return [id(parameter) for parameter in policy.parameters() if parameter.requires_grad]
+
+
+def space_differences(ours: EnvSpec, theirs: EnvSpec) -> Iterator[str]:
+    """Yield what differs between the spaces of two environments, in words."""
+    here, there = ours.observation, theirs.observation
+    if here.size != there.size:
+        yield f"observations have {here.size} numbers, not {there.size}"
+    elif here.keys != there.keys:
+        yield f"observations have the keys {list(here.keys)}, not {list(there.keys)}"
+    if here.image != there.image:
+        yield f"images are {here.image or 'absent'}, not {there.image or 'absent'}"
+    if ours.action.size != theirs.action.size:
+        yield f"actions have {ours.action.size} dimensions, not {theirs.action.size}"
+    elif ours.action != theirs.action:
+        here_bounds, there_bounds = (list(zip(a.low, a.high, strict=True)) for a in (ours.action, theirs.action))
+        yield f"action bounds are {here_bounds}, not {there_bounds}"
+
+
+def setting_differences(ours: NetworkConfig | HeadConfig | EncoderConfig, theirs: Any, section: str) -> Iterator[str]:
+    """Yield the settings of a section in which two runs differ."""
+    there = to_dict(theirs)
+    for key, value in to_dict(ours).items():
+        if value != there[key]:
+            yield f"{section}.{key} is {value}, not {there[key]}"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
 
 
 def explained_variance(batch: Batch) -> Tensor:

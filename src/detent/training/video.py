@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image as Picture
 
+    from detent.config import Readout
+
     Frame = NDArray[np.uint8]
     """`[height, width, 3]`."""
 
@@ -105,7 +107,7 @@ def record_run(
     stem: Path | None = None,
     episodes: int = 1,
     max_steps: int = 1000,
-    deterministic: bool = True,
+    readout: Readout | None = None,
     seed: int = 0,
     trust: bool = False,
 ) -> list[Path]:
@@ -118,12 +120,12 @@ def record_run(
     from detent.seeding import derive_seed
     from detent.training.plugins import require_trust
 
-    require_trust(read_run_config(run), run, trust)
+    require_trust(read_run_config(run), run, trust, training=False)
     policy, state, config = load_policy(run, checkpoint, trust=trust)
     generator = torch.Generator().manual_seed(derive_seed(seed, "video"))
     return record(
         lambda: make_rendering_env(config.task, config.env),
-        lambda observation: policy(observation, deterministic=deterministic, generator=generator),
+        lambda observation: policy(observation, readout, generator),
         stem or run / "videos" / f"step-{state.step}",
         episodes=episodes,
         max_steps=max_steps,

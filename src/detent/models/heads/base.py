@@ -27,6 +27,8 @@ class Head(nn.Module, ABC):
     """Number of outputs of the network's last layer."""
     output_gain = 0.01
     """Gain of that layer's orthogonal initialization."""
+    mean_is_mode = False
+    """Whether the expected action is the action of the most probable choice, so that nobody measures it twice."""
 
     @abstractmethod
     def forward(self, outputs: Tensor) -> Tensor:
@@ -51,6 +53,12 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def to_action(self, choice: Tensor) -> Tensor:
         """Map a choice to an action `[B, m]` inside the Box."""
+
+    def mean_action(self, params: Tensor) -> Tensor:
+        """Return the expected action `[B, m]`; by default the mean action of samples, always the same ones."""
+        if self.mean_is_mode:
+            return self.to_action(self.mode(params))
+        return torch.stack([self.to_action(choice) for choice in self._samples(params)]).mean(0)
 
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
         """Return KL(old || new) of each dimension `[B, m]`; by default estimated from samples.

@@ -36,6 +36,10 @@ class CategoricalHead(Head):
     def mode(self, params: Tensor) -> Tensor:
         return params.argmax(-1).to(self._choice_dtype)
 
+    def mean_action(self, params: Tensor) -> Tensor:
+        # Probabilities sum to 1 only up to rounding, which must not leave the Box.
+        return (params.exp() * self.bins).sum(-1).clamp(self.bins[:, 0], self.bins[:, -1])
+
     def log_prob(self, params: Tensor, choice: Tensor) -> Tensor:
         return params.gather(-1, choice.long().unsqueeze(-1)).squeeze(-1)
 

@@ -20,6 +20,7 @@ class DiagonalGaussian(Head):
     Subclasses define what the network's outputs mean, in `forward`.
     """
 
+    mean_is_mode = True
     low: Tensor
     high: Tensor
 

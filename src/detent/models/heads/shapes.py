@@ -26,15 +26,17 @@ def require_shapes(head: Head, action: ActionSpec) -> None:
         "log_prob": head.log_prob(params, choice),
         "entropy": head.entropy(params),
         "to_action": head.to_action(choice),
+        "mean_action": head.mean_action(params),
     }
     for name, tensor in found.items():
         if tuple(tensor.shape) != wanted:
             raise _wrong(head, name, tensor, f"[{_ROWS}, {action.size}]")
     low, high = torch.tensor(action.low), torch.tensor(action.high)
-    if ((found["to_action"] < low - 1e-5) | (found["to_action"] > high + 1e-5)).any():
-        raise ConfigError(
-            f"{type(head).__name__}.to_action gave {found['to_action'][0].tolist()}, outside the action's bounds"
-        )
+    for name in ("to_action", "mean_action"):
+        if ((found[name] < low - 1e-5) | (found[name] > high + 1e-5)).any():
+            raise ConfigError(
+                f"{type(head).__name__}.{name} gave {found[name][0].tolist()}, outside the action's bounds"
+            )
 
 
 def _wrong(head: Head, method: str, tensor: torch.Tensor, wanted: str) -> ConfigError:

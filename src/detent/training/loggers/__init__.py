@@ -1,26 +1,26 @@
-"""Loggers: where a run's rows go besides its own files; plug-ins can add more."""
+"""Callbacks and loggers by name. A logger is a callback that `--log` names; one that fails never stops a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Protocol
+import warnings
 
 from detent.config import Config
 from detent.errors import ConfigError
 from detent.registry import Reference, Registry
+from detent.training.callbacks import Callback
 
-LOGGERS = Registry("logger", "detent.loggers", {"tensorboard": "detent.training.loggers.tensorboard:TensorBoardLogger"})
+_BASE = "detent.training.callbacks:Callback"
 
-
-class Logger(Protocol):
-    """Receives a run's rows; made from the run directory, the configuration, the starting step (and its `Options`)."""
-
-    def log(self, name: str, row: Mapping[str, Any]) -> None:
-        """Log a row of `metrics` or `evals`; `row["step"]` is the environment step, a missing number is None."""
-        ...
-
-    def close(self) -> None: ...
+LOGGERS = Registry(
+    "logger",
+    "detent.loggers",
+    {
+        "tensorboard": "detent.training.loggers.tensorboard:TensorBoardLogger",
+        "wandb": "detent.training.loggers.wandb:WandbLogger",
+    },
+    base=_BASE,
+)
+CALLBACKS = Registry("callback", "detent.callbacks", {}, base=_BASE)
 
 
 def logger_names(config: Config) -> list[str]:
@@ -37,18 +37,48 @@ def require_log_options(config: Config) -> None:
             )
 
 
-def logger_plugins(config: Config) -> list[Reference]:
-    """Return the loggers that a configuration names."""
-    return [
+def callback_plugins(config: Config) -> list[Reference]:
+    """Return the loggers and callbacks that a configuration names."""
+    loggers = [
         Reference(LOGGERS, name, "log", config.log_options.get(name, {}), f"log_options.{name}")
         for name in logger_names(config)
     ]
+    return [*loggers, *(Reference(CALLBACKS, name, "callbacks", {}, "callbacks") for name in config.callbacks)]
 
 
-def make_loggers(path: Path, config: Config, step: int) -> list[Logger]:
-    return [
-        reference.registry.make(
-            reference.name, path, config, step, options=reference.options, setting=reference.options_setting
-        )
-        for reference in logger_plugins(config)
-    ]
+def make_callbacks(config: Config) -> list[Callback]:
+    """Make the callbacks that a configuration names."""
+    return [_make(reference) for reference in callback_plugins(config) if reference.registry is CALLBACKS]
+
+
+def make_loggers(config: Config, resuming: bool) -> list[Callback]:
+    """Make the loggers of a run. If one cannot be made, a new run is refused; a resumed one continues without it."""
+    loggers = []
+    for reference in callback_plugins(config):
+        if reference.registry is not LOGGERS:
+            continue
+        try:
+            loggers.append(_make(reference))
+        except ConfigError as error:
+            if not resuming:
+                raise
+            warnings.warn(f"the run resumes without the logger '{reference.name}': {error}", stacklevel=2)
+    return loggers
+
+
+def _make(reference: Reference) -> Callback:
+    callback: Callback = reference.registry.make(
+        reference.name, options=reference.options, setting=reference.options_setting
+    )
+    return callback
+
+
+def scalars(row: dict[str, object], prefix: str = "") -> dict[str, float]:
+    """Return the numbers in a row by name; those in nested tables are named `table/key`."""
+    out: dict[str, float] = {}
+    for key, value in row.items():
+        if isinstance(value, dict):
+            out |= scalars(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float):
+            out[f"{prefix}{key}"] = value
+    return out

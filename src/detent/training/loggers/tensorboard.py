@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
-
-from detent.config import Config
 from detent.errors import ConfigError
+from detent.training.callbacks import Callback, Row, RunContext, Status
+from detent.training.loggers import scalars
+
+try:
+    from torch.utils.tensorboard import SummaryWriter
+except ImportError:
+    raise ConfigError("tensorboard is not installed: pip install tensorboard") from None
 
 
-class TensorBoardLogger:
+class TensorBoardLogger(Callback):
     """Write event files to RUN/tensorboard."""
 
-    def __init__(self, path: Path, config: Config, step: int) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ConfigError("tensorboard is not installed: pip install tensorboard") from None
+    def on_run_start(self, run: RunContext) -> None:
         # Hides events that an interrupted process wrote past this step.
-        self._writer = SummaryWriter(str(path / "tensorboard"), purge_step=step + 1)
+        self._writer = SummaryWriter(str(run.path / "tensorboard"), purge_step=run.step + 1)
 
-    def log(self, name: str, row: Mapping[str, Any]) -> None:
-        for key, value in scalars(row):
+    def on_iteration(self, run: RunContext, row: Row) -> None:
+        self._write("metrics", row)
+
+    def on_evaluation(self, run: RunContext, row: Row) -> None:
+        self._write("evals", row)
+
+    def _write(self, name: str, row: Row) -> None:
+        for key, value in scalars(row).items():
             self._writer.add_scalar(f"{name}/{key}", value, row["step"])
 
-    def close(self) -> None:
+    def on_run_end(self, run: RunContext, status: Status) -> None:
         self._writer.close()
-
-
-def scalars(row: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers in a row; those in nested tables are named `table/key`."""
-    for key, value in row.items():
-        if isinstance(value, Mapping):
-            yield from scalars(value, f"{prefix}{key}/")
-        elif isinstance(value, int | float):
-            yield f"{prefix}{key}", value

@@ -1,0 +1,19 @@
+"""Attributes of environments that callbacks change during a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+
+from detent.errors import nearest
+
+
+def set_attributes(env: gymnasium.Env[Any, Any], attributes: Mapping[str, Any], who: str) -> None:
+    """Set attributes of an environment or of a wrapper that has them; an unknown name raises an error."""
+    for name, value in attributes.items():
+        if not env.has_wrapper_attr(name):
+            known = [key for key in vars(env.unwrapped) if not key.startswith("_")]
+            raise RuntimeError(f"{who} has no attribute '{name}' to set; {nearest(name, known)}")
+        env.set_wrapper_attr(name, value)

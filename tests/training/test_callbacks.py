@@ -1,0 +1,275 @@
+"""Callbacks: when a run calls them, what they may ask of it, and that a curriculum resumes to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import detent
+from detent.envs.scripted import TargetEnv
+from detent.errors import ConfigError
+from detent.models import checkpoints
+from detent.training.run_directory import read_rows
+
+TARGET = "detent.envs.scripted:Target-v0"
+
+
+class Crash(Exception):
+    """Ends a run without a word, as a kill would."""
+
+
+class Shifted(TargetEnv):
+    """The target task with rewards shifted by an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shift = 0.0
+
+    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward + self.shift, terminated, truncated, info
+
+
+gymnasium.register("Shifted-v0", entry_point=Shifted, max_episode_steps=8)
+
+
+def small(settings: Mapping[str, Any] | None = None, task: str = "Shifted-v0") -> detent.Config:
+    """10 iterations of 4 x 16 steps after 16 random steps, with a scheduled checkpoint every third."""
+    few = {"steps": 656, "schedule_steps": 656, "rollout_steps": 16, "env.num_envs": 4, "threads": 1, "actor.width": 8}
+    few |= {"update.minibatches": 2, "update.epochs": 1, "normalize.warmup_steps": 4, "eval.episodes": 2}
+    few |= {"eval.interval": 320, "checkpoint.interval": 192, "eval.deploy_episodes": 2}
+    return detent.configure(task, overrides={**few, **(settings or {})})
+
+
+class Recorder(detent.Callback):
+    """Notes every call."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def on_run_start(self, run: detent.RunContext) -> None:
+        self.calls.append(("start", run.step, run.iteration))
+
+    def on_rollout(self, run: detent.RunContext, rollout: Any) -> None:
+        self.calls.append(("rollout", run.step, tuple(rollout.reward.shape)))
+
+    def on_update(self, run: detent.RunContext, metrics: dict[str, Any]) -> None:
+        self.calls.append(("update", run.step, "policy_loss" in metrics))
+
+    def on_iteration(self, run: detent.RunContext, row: dict[str, Any]) -> None:
+        self.calls.append(("iteration", run.step, row["step"]))
+
+    def on_evaluation(self, run: detent.RunContext, row: dict[str, Any]) -> None:
+        self.calls.append(("evaluation", run.step, sorted(row.keys() & {"stochastic", "deterministic", "mean"})))
+
+    def on_checkpoint(self, run: detent.RunContext, path: Path, kind: str) -> None:
+        self.calls.append(("checkpoint", run.step, path.name, kind))
+
+    def on_run_end(self, run: detent.RunContext, status: str) -> None:
+        self.calls.append(("end", run.step, status))
+
+
+def test_a_run_calls_its_callbacks_in_this_order(tmp_path: Path) -> None:
+    recorder = Recorder()
+    detent.train(small({"steps": 144, "checkpoint.interval": 128}), out=tmp_path / "run", callbacks=[recorder])
+    readouts = ["deterministic", "mean", "stochastic"]
+    one = [("rollout", 16, (16, 4)), ("update", 80, True), ("iteration", 80, 80)]
+    two = [("rollout", 80, (16, 4)), ("update", 144, True), ("iteration", 144, 144)]
+    assert recorder.calls == [
+        ("start", 16, 0),
+        ("evaluation", 16, readouts),
+        *one,
+        *two,
+        ("evaluation", 144, readouts),
+        ("checkpoint", 144, "144", "scheduled"),
+        ("end", 144, "finished"),
+    ]
+
+
+class StopAt(detent.Callback):
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_iteration(self, run: detent.RunContext, row: dict[str, Any]) -> None:
+        if row["step"] >= self._step:
+            run.stop("it is good enough")
+
+
+def test_a_callback_stops_a_run_with_a_checkpoint_and_its_reason(tmp_path: Path) -> None:
+    recorder = Recorder()
+    result = detent.train(small(), out=tmp_path / "run", callbacks=[StopAt(200), recorder])
+    assert (result.finished, result.step, result.reason) == (False, 208, "it is good enough")
+    assert recorder.calls[-1] == ("end", 208, "stopped")
+    assert checkpoints.steps(tmp_path / "run") == [208]
+    assert detent.resume(tmp_path / "run").finished
+
+
+class StopAfterWorseEvaluations(detent.Callback):
+    """Counts evaluations, with a state of its own that a checkpoint keeps."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def on_evaluation(self, run: detent.RunContext, row: dict[str, Any]) -> None:
+        self.seen += 1
+
+    def state(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self.seen = state["seen"]
+
+
+def test_the_state_of_a_callback_is_kept_in_the_checkpoint(tmp_path: Path) -> None:
+    first, other = StopAfterWorseEvaluations(), StopAfterWorseEvaluations()
+    other.seen = 100
+    detent.train(small(), out=tmp_path / "run", callbacks=[first, other, StopAt(400)])
+    assert (first.seen, other.seen) == (2, 102)
+    again = [StopAfterWorseEvaluations(), StopAfterWorseEvaluations()]
+    detent.resume(tmp_path / "run", callbacks=again)
+    assert [callback.seen for callback in again] == [3, 103], "one more evaluation, at the end"
+
+
+class Curriculum(detent.Callback):
+    """Shifts rewards further after every iteration, from where the run is."""
+
+    def on_run_start(self, run: detent.RunContext) -> None:
+        run.set_env(shift=1.0)
+
+    def on_iteration(self, run: detent.RunContext, row: dict[str, Any]) -> None:
+        run.set_env(shift=run.env_attributes["shift"] + 1.0)
+
+
+class CrashAt(detent.Callback):
+    def __init__(self, iteration: int) -> None:
+        self._iteration = iteration
+
+    def on_iteration(self, run: detent.RunContext, row: dict[str, Any]) -> None:
+        if run.iteration == self._iteration:
+            raise Crash
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_a_curriculum_changes_the_environments_and_resumes_to_the_bit(processes: bool, tmp_path: Path) -> None:
+    # A worker process must be able to import its environment.
+    config = small({"env.processes": processes}, f"{__name__}:Shifted-v0")
+    detent.train(config, out=tmp_path / "whole", callbacks=[Curriculum()])
+    whole = rows(tmp_path / "whole", "metrics")
+    # The shift that each iteration's rollout had, and rewards of at least minus 2 x .9^2 a step, plus the shift.
+    assert [row["env/shift"] for row in whole] == [float(number) for number in range(1, 11)]
+    returns = [row["return"] for row in whole]
+    assert all(8 * (number - 1.62) <= value <= 8 * number for number, value in enumerate(returns, start=1)), returns
+    evaluations = read_rows(tmp_path / "whole" / "evals.jsonl")
+    assert all(row["stochastic"]["return"] <= 0 for row in evaluations), "evaluation keeps the task as it is"
+
+    with pytest.raises(Crash):
+        detent.train(config, out=tmp_path / "cut", callbacks=[Curriculum(), CrashAt(8)])
+    result = detent.resume(tmp_path / "cut", callbacks=[Curriculum()], trust=True)
+    assert result.finished
+    assert rows(tmp_path / "cut", "metrics") == whole
+    assert rows(tmp_path / "cut", "evals") == rows(tmp_path / "whole", "evals")
+    last = checkpoints.steps(tmp_path / "whole")[-1]
+    for name in ("policy", "trainer"):
+        files = [tmp_path / run / "checkpoints" / str(last) / f"{name}.safetensors" for run in ("whole", "cut")]
+        assert files[0].read_bytes() == files[1].read_bytes(), name
+
+
+def rows(run: Path, name: str) -> list[dict[str, Any]]:
+    found = read_rows(run / f"{name}.jsonl")
+    return [{key: value for key, value in row.items() if not key.startswith("time/")} for row in found]
+
+
+class Sets(detent.Callback):
+    """Sets an attribute at an event of its choice."""
+
+    def __init__(self, event: str, **attributes: Any) -> None:
+        def called(run: detent.RunContext, *arguments: Any) -> None:
+            run.set_env(**attributes)
+
+        setattr(self, event, called)
+
+
+@pytest.mark.parametrize(
+    ("callback", "sentence"),
+    [
+        (
+            Sets("on_iteration", shfit=1.0),
+            r"environment 0 \(Shifted-v0\) has no attribute 'shfit' .* did you mean shift",
+        ),
+        (Sets("on_iteration", shift=object()), "which checkpoints cannot record; use numbers, text"),
+        (Sets("on_iteration", shift=(1, 2)), "which checkpoints cannot record"),
+        (Sets("on_checkpoint", shift=1.0), "where no checkpoint would record it; call it in on_iteration"),
+    ],
+)
+def test_attributes_that_cannot_be_set_are_refused(callback: detent.Callback, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=sentence):
+        detent.train(small(), out=tmp_path / "run", callbacks=[callback])
+
+
+def test_environments_without_attributes_say_so(tmp_path: Path) -> None:
+    config = small({"env.backend": "envpool"}, "Hopper-v4")
+    with pytest.raises(ConfigError, match=r"Hopper-v4 \(envpool\) have no attributes .* use --env.backend gymnasium"):
+        detent.train(config, out=tmp_path / "run", callbacks=[Sets("on_run_start", frame_skip=2)])
+
+
+def test_a_class_or_a_function_among_the_callbacks_is_refused(tmp_path: Path) -> None:
+    given: Any = StopAt
+    with pytest.raises(ConfigError, match=r"which is not a detent.Callback \(give an instance, not the class\)"):
+        detent.train(small(), out=tmp_path / "run", callbacks=[given])
+
+
+class Broken(detent.Callback):
+    """Fails in one of its methods."""
+
+    def __init__(self, event: str) -> None:
+        def fail(*arguments: Any) -> None:
+            raise OSError("the disk is full")
+
+        setattr(self, event, fail)
+
+
+def test_a_callback_that_fails_ends_the_run_and_every_callback_is_told(tmp_path: Path) -> None:
+    recorder = Recorder()
+    with pytest.raises(OSError, match="the disk is full"):
+        detent.train(small(), out=tmp_path / "run", callbacks=[Broken("on_update"), recorder])
+    assert recorder.calls[-1] == ("end", 80, "failed")
+
+
+def test_a_failure_at_the_end_does_not_undo_a_finished_run(tmp_path: Path) -> None:
+    recorder = Recorder()
+    with pytest.warns(UserWarning, match="on_run_end of Broken failed .*the disk is full"):
+        result = detent.train(small(), out=tmp_path / "run", callbacks=[Broken("on_run_end"), recorder])
+    assert result.finished
+    assert recorder.calls[-1] == ("end", 656, "finished")
+
+
+@detent.register_logger("broken-logger")
+class BrokenLogger(detent.Callback):
+    def on_iteration(self, run: detent.RunContext, row: dict[str, Any]) -> None:
+        raise ConnectionError("the server is away")
+
+
+def test_a_logger_that_fails_costs_its_rows_and_nothing_else(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="the logger BrokenLogger failed .*the server is away.*continues without it"):
+        result = detent.train(small({"log": ["broken-logger"]}), out=tmp_path / "run")
+    assert result.finished
+    assert len(read_rows(tmp_path / "run" / "metrics.jsonl")) == 10
+
+
+def test_a_callback_by_import_path_is_part_of_the_run(tmp_path: Path) -> None:
+    config = small({"callbacks": [f"{__name__}:Curriculum"]})
+    detent.train(config, out=tmp_path / "run", callbacks=[StopAt(400)])
+    with pytest.raises(ConfigError, match=f"refers to {__name__}:Curriculum.*--trust"):
+        detent.resume(tmp_path / "run")
+    assert detent.resume(tmp_path / "run", trust=True).finished
+    shifts = [row["env/shift"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")]
+    assert shifts == [float(number) for number in range(1, 11)]
+    # Acting needs no callback, and so no trust.
+    assert detent.load(tmp_path / "run").readout in ("mode", "mean")
+    assert detent.evaluate_run(tmp_path / "run", episodes=2)["step"] == 656
