@@ -20,7 +20,7 @@ from detent.training.run_directory import read_rows
 TARGET = "detent.envs.scripted:Target-v0"
 
 
-class Crash(Exception):
+class CrashError(Exception):
     """Ends a run without a word, as a kill would."""
 
 
@@ -36,7 +36,7 @@ class Shifted(TargetEnv):
         return observation, reward + self.shift, terminated, truncated, info
 
 
-gymnasium.register("Shifted-v0", entry_point=Shifted, max_episode_steps=8)
+gymnasium.register("Shifted-v0", entry_point=f"{__name__}:Shifted", max_episode_steps=8)
 
 
 def small(settings: Mapping[str, Any] | None = None, task: str = "Shifted-v0") -> detent.Config:
@@ -152,7 +152,7 @@ class CrashAt(detent.Callback):
 
     def on_iteration(self, run: detent.RunContext, row: dict[str, Any]) -> None:
         if run.iteration == self._iteration:
-            raise Crash
+            raise CrashError
 
 
 @pytest.mark.parametrize("processes", [False, True])
@@ -168,7 +168,7 @@ def test_a_curriculum_changes_the_environments_and_resumes_to_the_bit(processes:
     evaluations = read_rows(tmp_path / "whole" / "evals.jsonl")
     assert all(row["stochastic"]["return"] <= 0 for row in evaluations), "evaluation keeps the task as it is"
 
-    with pytest.raises(Crash):
+    with pytest.raises(CrashError):
         detent.train(config, out=tmp_path / "cut", callbacks=[Curriculum(), CrashAt(8)])
     result = detent.resume(tmp_path / "cut", callbacks=[Curriculum()], trust=True)
     assert result.finished
@@ -200,7 +200,7 @@ class Sets(detent.Callback):
     [
         (
             Sets("on_iteration", shfit=1.0),
-            r"environment 0 \(Shifted-v0\) has no attribute 'shfit' .* did you mean shift",
+            r"\(Shifted-v0\) has no attribute 'shfit' to set; did you mean shift",
         ),
         (Sets("on_iteration", shift=object()), "which checkpoints cannot record; use numbers, text"),
         (Sets("on_iteration", shift=(1, 2)), "which checkpoints cannot record"),

@@ -93,7 +93,7 @@ class Evaluator:
         config = self._config
         if self._envs is None:
             # Kept between evaluations: worker processes with a renderer take long to start.
-            num_envs = min(config.eval.num_envs, episodes)
+            num_envs = min(config.eval.num_envs, config.eval.episodes)
             self._envs = make_eval_envs(config.task, config.env, num_envs, config.threads, self._factory)
         seeds = {readout: derive_seed(config.seed, *stream, ROW_KEYS[readout]) for readout in readouts}
         return compare(player, self._envs, config.task, episodes, seeds)

@@ -22,6 +22,10 @@ except ImportError:
     raise ConfigError("wandb is not installed: pip install wandb") from None
 
 
+ID_FILE = Path("wandb") / "detent-run-id"
+"""Keeps the run's id at wandb in the run directory, so that a resumed run continues the same one."""
+
+
 class WandbLogger(Callback):
     """Log to Weights & Biases; without a connection, to RUN/wandb, for `wandb sync`."""
 
@@ -55,6 +59,8 @@ class WandbLogger(Callback):
                 "them later",
                 stacklevel=2,
             )
+            # The service still holds the id that failed.
+            (run.path / ID_FILE).unlink(missing_ok=True)
             self._run = self._init(run, "offline")
         # A resumed run writes rows again, and wandb refuses steps of its own that go back.
         self._run.define_metric("*", step_metric="step")
@@ -104,8 +110,8 @@ def require_credentials() -> None:
 
 
 def _run_id(path: Path) -> str:
-    """Return the run's id at wandb, made once and kept in the run directory, so that a resumed run continues it."""
-    file = path / "wandb" / "detent-run-id"
+    """Return the run's id at wandb, made on first use."""
+    file = path / ID_FILE
     if not file.exists():
         file.parent.mkdir(exist_ok=True)
         file.write_text(uuid.uuid4().hex[:12])
