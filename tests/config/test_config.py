@@ -78,6 +78,11 @@ def test_every_setting_has_a_sentence_of_help() -> None:
         ("head.bins", 32768, "at most 32767"),
         ("head.log_std_init", 11.0, "[-10, 10]"),
         ("head.log_std_init", math.nan, "[-10, 10]"),
+        ("head.log_std_min", -20.5, "[-20, 20]"),
+        ("head.log_std_min", math.nan, "[-20, 20]"),
+        ("head.log_std_min", 10.0, "less than head.log_std_max, which is 10.0"),
+        ("head.log_std_max", 20.5, "[-20, 20]"),
+        ("head.log_std_max", math.inf, "[-20, 20]"),
         ("normalize.clip", 0.0, "positive"),
         ("normalize.warmup_steps", -1, "must not be negative"),
         ("advantage.gamma", 1.01, "[0, 1]"),
@@ -127,7 +132,14 @@ def test_a_value_out_of_range_is_refused_with_its_name_the_value_and_what_is_rig
     [
         ({"step": 5}, "unknown setting 'step'; did you mean steps"),
         ({"ppo": {"clp": 0.1}}, "unknown setting 'ppo.clp'; did you mean clip?"),
-        ({"head": {"number": 3}}, "unknown setting 'head.number'; valid: bins, kind, log_std, log_std_init, mean"),
+        (
+            {"head": {"number": 3}},
+            "unknown setting 'head.number'; valid: bins, kind, log_std, log_std_init, log_std_max, log_std_min, mean",
+        ),
+        (
+            {"head": {"log_std_min": -1.0, "log_std_init": -2.0}},
+            "head.log_std_init is -2.0; it must lie in [-1, 10], from head.log_std_min to log_std_max",
+        ),
         ({"ppo": 0.1}, "'ppo' is a group of settings, not a value; found 0.1"),
         ({"steps": 1e6}, "steps is 1000000.0; it must be int"),
         ({"steps": "many"}, "steps is 'many'; it must be int"),
