@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from detent.config import Config, EvalConfig, UpdateConfig
+from detent.config import UpdateConfig
 from detent.config.presets import configure
 from detent.envs import Episode, Step
 from detent.rollouts.collector import Collector
@@ -94,8 +94,10 @@ class OnDevice:
 
 
 def make_trainer(ends: Ends, **update: Any) -> Trainer:
-    settings: Config = configure(TARGET, overrides={"steps": 128, "env.num_envs": 4, "rollout_steps": STEPS, "threads": 1})
-    settings = replace(settings, update=UpdateConfig(epochs=EPOCHS, minibatches=4, **update), eval=EvalConfig(episodes=1))
+    overrides = {"steps": 128, "env.num_envs": 4, "rollout_steps": STEPS, "threads": 1, "eval.episodes": 1}
+    settings = replace(
+        configure(TARGET, overrides=overrides), update=UpdateConfig(epochs=EPOCHS, minibatches=4, **update)
+    )
     trainer = Trainer(resolve(settings), Silent(), None)
     trainer.close()
     trainer.collector = Collector(trainer.policy, OnDevice(trainer.envs, ends), trainer.config)
