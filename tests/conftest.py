@@ -31,6 +31,7 @@ WITH_PROCESSES = (
     "test_layers.py::test_loading",
     "test_layers.py::test_training",
     "test_package.py",
+    "test_snippets.py",
     "test_threads.py",
     "training",
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from contextlib import redirect_stdout
+import shlex
+from collections.abc import Iterable
+from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
 from io import StringIO
 from pathlib import Path
@@ -11,12 +13,17 @@ from pathlib import Path
 import pytest
 
 from detent.cli import COMMANDS, main
+from detent.cli.parsing import parse
+from detent.cli.train import parse_train
+from detent.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "detent"
 PLUGINS = ROOT / "examples" / "plugins"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHELL = ("", "sh", "bash", "console")
+PLACEHOLDERS = {"N": "1000", "STEP": "1000", "DIR...": "DIR"}
 INLINE = re.compile(r"`([^`]+)`")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*(?:\.[a-z][a-z0-9-]*)*(?![\w.*-])")
 
@@ -63,13 +70,22 @@ def flags(command: str) -> frozenset[str]:
     return frozenset(FLAG.findall(text.getvalue()))
 
 
-def shown_commands(page: Path) -> list[str]:
-    """The `detent` commands in a page's blocks and inline code, without their comments."""
-    blocks = [text.replace("\\\n", " ") for language, text in BLOCK.findall(page.read_text()) if not language]
-    lines = [re.sub(r"\s#.*", "", line) for block in blocks for line in block.splitlines()]
-    lines += [" ".join(text.split()) for text in INLINE.findall(prose(page))]
+def commands_among(lines: Iterable[str]) -> list[str]:
     pieces = (piece.strip() for line in lines for piece in re.split(r";|&&", line))
     return [piece.removeprefix("detent ") for piece in pieces if piece.startswith("detent ")]
+
+
+def commands_in_blocks(page: Path) -> list[str]:
+    """The `detent` commands in a page's blocks, without their comments."""
+    blocks = [text.replace("\\\n", " ") for language, text in BLOCK.findall(page.read_text()) if language in SHELL]
+    lines = [re.sub(r"\s#.*|^\$ ", "", line) for block in blocks for line in block.splitlines()]
+    # What a directory holds is also shown in blocks.
+    return commands_among(line for line in lines if line.startswith(("detent ", "make ", "pip ")))
+
+
+def shown_commands(page: Path) -> list[str]:
+    """The `detent` commands in a page's blocks and inline code."""
+    return commands_in_blocks(page) + commands_among(" ".join(text.split()) for text in INLINE.findall(prose(page)))
 
 
 @each_page
@@ -81,6 +97,53 @@ def test_commands_exist_with_their_flags(page: Path) -> None:
         assert name in COMMANDS, words
         command = f"study {rest[0]}" if name == "study" and rest else name
         assert set(FLAG.findall(words)) <= flags(command), words
+
+
+def spelled_out(synopsis: str) -> list[list[str]]:
+    """The commands that a synopsis stands for: with every optional flag, one for each alternative value."""
+    words = shlex.split(re.sub(r"\[(--[^\]]+)\]", r"\1", synopsis))
+    choices = [[PLACEHOLDERS.get(choice, choice) for choice in word.split("|")] for word in words]
+    return [[options[i % len(options)] for options in choices] for i in range(max(map(len, choices)))]
+
+
+def test_a_synopsis_is_spelled_out() -> None:
+    assert spelled_out("train TASK [--algo ppo|spo|trpo] [--steps N]") == [
+        ["train", "TASK", "--algo", algo, "--steps", "1000"] for algo in ("ppo", "spo", "trpo")
+    ]
+    assert spelled_out("train my:Arm-v0 --env.kwargs joints=[0,1] --log-options 'csv={a=[\"b c\"]}'") == [
+        ["train", "my:Arm-v0", "--env.kwargs", "joints=[0,1]", "--log-options", 'csv={a=["b c"]}']
+    ]
+
+
+def parsed(words: list[str]) -> object:
+    """What the command line makes of a command, which is not run."""
+    name, *rest = words
+    if name == "train" and not {"--resume", "--config"} & set(rest):
+        return parse_train(rest)
+    # Of a run or a file that is not there, the flags alone.
+    return parse(COMMANDS[name], rest)
+
+
+@each_page
+def test_commands_in_blocks_are_parsed(page: Path) -> None:
+    for line in commands_in_blocks(page):
+        for words in spelled_out(line):
+            said = StringIO()
+            try:
+                with redirect_stdout(said), redirect_stderr(said):
+                    command = parsed(words)
+            except (SystemExit, ConfigError) as error:
+                pytest.fail(f"detent {' '.join(words)}: {error}\n{said.getvalue()}")
+            assert type(command) is COMMANDS[words[0]]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["train Ant-v4 --no-such-flag 3", "train Ant-v4 --steps many", "train Ant-v4 --variant rn-x", "eval"],
+)
+def test_wrong_commands_would_be_noticed(line: str) -> None:
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()), pytest.raises((SystemExit, ConfigError)):
+        parsed(line.split())
 
 
 @each_page

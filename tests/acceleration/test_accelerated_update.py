@@ -59,10 +59,12 @@ def assert_same_parameters(policies: list[Policy], tolerance: float) -> None:
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
 
 
+BOUNDED = {"kind": "gaussian", "log_std": "state-dependent", "log_std_min": -0.5, "log_std_max": 0.5}
 HEADS: list[dict[str, Any]] = [
     {"kind": "categorical"},
     {"kind": "gaussian"},
     {"kind": "gaussian", "mean": "squashed", "log_std": "state-dependent"},
+    BOUNDED,
     {"kind": "loss-swap"},
 ]
 
@@ -94,6 +96,13 @@ def test_both_engines_do_the_same_update(
     assert states[0].keys() == states[1].keys()
     for key, value in states[0].items():
         torch.testing.assert_close(value, states[1][key], rtol=10 * tolerance, atol=tolerance)
+
+
+def test_log_stds_beyond_either_bound_and_between_them_occur_in_the_comparison_of_engines() -> None:
+    policy = make_policy(BOUNDED)
+    log_std = policy.params(make_batch(policy).observation)[..., 1]
+    for where in (log_std == -0.5, log_std.abs() < 0.5, log_std == 0.5):
+        assert where.double().mean() > 0.1
 
 
 @every_head

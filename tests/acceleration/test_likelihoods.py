@@ -32,6 +32,8 @@ HEADS: list[dict[str, Any]] = [
     {"kind": "gaussian", "mean": "squashed"},
     {"kind": "gaussian", "log_std": "state-dependent"},
     {"kind": "gaussian", "mean": "squashed", "log_std": "state-dependent"},
+    # Of log standard deviations from N(-0.4, 1), three in ten are beyond either bound.
+    {"kind": "gaussian", "log_std": "state-dependent", "log_std_min": -0.9, "log_std_max": 0.1},
     {"kind": "loss-swap", "bins": 5},
 ]
 every_head = pytest.mark.parametrize("settings", HEADS, ids=str)

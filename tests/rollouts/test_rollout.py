@@ -305,11 +305,15 @@ def test_a_number_that_is_not_finite_is_located(where: str, bad: float) -> None:
 
 
 def test_large_finite_numbers_are_no_error() -> None:
-    # Their sum is infinite in float32.
     envs = GymnasiumEnvs(SCRIPTED, 3, EnvConfig())
     rollout = gather(scripted_policy(envs), envs, 4)
     rollout.reward.fill_(3e38)
+    # Finite each, but float32 ends at 3.4e38.
+    assert checksum(rollout, False) == torch.inf
     judge(rollout)
+    rollout.reward[3, 2] = torch.inf
+    with pytest.raises(NonFiniteError, match="environment 2 gave a non-finite reward at step 3"):
+        judge(rollout)
 
 
 def test_an_observation_that_no_action_was_chosen_on_is_located_too() -> None:

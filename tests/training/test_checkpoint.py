@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
+import detent
 from detent.config import Config
 from detent.config.io import save_config
 from detent.config.presets import configure
@@ -75,9 +76,11 @@ def test_files_are_safetensors_and_json_and_nothing_else(tmp_path: Path) -> None
 
 
 def test_no_module_of_the_package_can_unpickle() -> None:
-    source = Path(checkpoint.__file__).parent
-    for path in source.rglob("*.py"):
-        assert not re.search(r"\bimport pickle|torch\.load\(|allow_pickle\s*=\s*True", path.read_text()), path
+    # Pickling is fine: what is sent to worker processes must be.
+    unpickles = re.compile(r"\bpickle\.loads?\b|Unpickler|from pickle import|torch\.load\(|allow_pickle\s*=\s*True")
+    sources = sorted(Path(detent.__file__).parent.rglob("*.py"))
+    assert Path(checkpoints.__file__) in sources
+    assert [path for path in sources if unpickles.search(path.read_text())] == []
 
 
 @pytest.mark.parametrize("name", ["policy.safetensors", "trainer.safetensors"])
@@ -274,7 +277,7 @@ def test_a_pickle_under_our_name_is_refused_and_not_run(
     with pytest.raises(DamagedCheckpointError, match=f"checkpoint {path} is damaged: {name}.safetensors"):
         checkpoints.load_tensors(path, name)
     if name == "policy":
-        with pytest.raises(DamagedCheckpointError):
+        with pytest.raises(DamagedCheckpointError, match=f"checkpoint {path} is damaged: {name}.safetensors"):
             load_policy(tmp_path)
     assert not proof.exists()
     pickle.loads(pickle.dumps(malice))

@@ -20,7 +20,14 @@ WANDB = Path(sys.executable).with_name("wandb")
 
 
 def small(settings: dict[str, Any] | None = None) -> detent.Config:
-    few = {"steps": 272, "schedule_steps": 272, "rollout_steps": 16, "env.num_envs": 4, "threads": 1, "actor.width": 8}
+    few: dict[str, Any] = {
+        "steps": 272,
+        "schedule_steps": 272,
+        "rollout_steps": 16,
+        "env.num_envs": 4,
+        "threads": 1,
+        "actor.width": 8,
+    }
     few |= {"update.minibatches": 2, "update.epochs": 1, "normalize.warmup_steps": 4, "eval.episodes": 2}
     few |= {"eval.interval": 128, "eval.deploy": "mode"}
     return detent.configure(TARGET, overrides={**few, **(settings or {})})
@@ -43,8 +50,8 @@ def test_wandbs_own_reader_opens_an_offline_run_and_its_continuation(tmp_path: P
     detent.train(config, out=tmp_path / "run", on_iteration=lambda row, policy: row["step"] >= 144)
     detent.resume(tmp_path / "run")
     first, second = summaries(tmp_path / "run")
-    assert first["run"]["id"] == second["run"]["id"], "a resumed run continues the same W&B run"
-    assert first["run"]["project"] == "mine"
+    assert first["run_id"] == second["run_id"], "a resumed run continues the same W&B run"
+    assert (first["project"], first["tags"]) == ("mine", ["a", "b"])
     last = read_rows(tmp_path / "run" / "metrics.jsonl")[-1]
     assert second["summary"]["metrics/return"] == last["return"]
     assert second["summary"]["step"] == 272
@@ -122,8 +129,8 @@ def test_tensorboard_reads_metrics_and_evaluations_of_a_resumed_run(tmp_path: Pa
     detent.train(small({"tensorboard": True}), out=run, on_iteration=lambda row, policy: row["step"] >= 144)
     detent.resume(run)
     events = accumulator.EventAccumulator(str(run / "tensorboard")).Reload()
-    for name in ("metrics", "evals"):
-        found = [event.step for event in events.Scalars(f"{name}/{'policy_loss' if name == 'metrics' else 'mean/return'}")]
+    for name, key in (("metrics", "policy_loss"), ("evals", "mean/return")):
+        found = [event.step for event in events.Scalars(f"{name}/{key}")]
         assert found == [row["step"] for row in read_rows(run / f"{name}.jsonl")]
 
 

@@ -223,7 +223,7 @@ class TRPO:
         """Shorten the step until it improves the surrogate within the trust region; return the fraction taken.
 
         If no length does, the old parameters are restored bit for bit and the fraction is 0. A non-finite measure ends
-        the search, and the metrics built from it end the run.
+        the search; the metrics built from it end the run if the surrogate is not finite, and warn otherwise.
         """
         old = self.actor.flat.detach().clone()
         for i in range(self._config.max_backtracks):

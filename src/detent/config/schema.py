@@ -118,13 +118,25 @@ class HeadConfig:
     """gaussian: one learned log standard deviation per dimension, or one predicted for each state."""
     log_std_init: float = 0.0
     """gaussian, loss-swap: initial log standard deviation, in the units of the action."""
+    log_std_min: float = -10.0
+    """gaussian, state-dependent: lower bound of the log standard deviation, in the units of the action."""
+    log_std_max: float = 10.0
+    """gaussian, state-dependent: upper bound of the log standard deviation, in the units of the action."""
     options: dict[str, Any] = field(default_factory=dict)
     """Options of a head plug-in: --head.options temperature=0.5."""
 
     def __post_init__(self) -> None:
         _require(self.bins >= 2, f"head.bins is {self.bins}; a categorical head needs at least 2 bins per dimension")
         _require(self.bins <= 32767, f"head.bins is {self.bins}; at most 32767 bins per dimension are possible")
-        _require(abs(self.log_std_init) <= 10, f"head.log_std_init is {self.log_std_init}; it must lie in [-10, 10]")
+        low, init, high = self.log_std_min, self.log_std_init, self.log_std_max
+        # Between these limits the quotient of two variances, exp(80) at most, is finite in float32.
+        for name, value in (("log_std_min", low), ("log_std_max", high)):
+            _require(abs(value) <= 20, f"head.{name} is {value}; it must lie in [-20, 20]")
+        _require(low < high, f"head.log_std_min is {low}; it must be less than head.log_std_max, which is {high}")
+        _require(
+            low <= init <= high,
+            f"head.log_std_init is {init}; it must lie in [{low:g}, {high:g}], from head.log_std_min to log_std_max",
+        )
 
 
 @dataclass(frozen=True)

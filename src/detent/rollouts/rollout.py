@@ -93,6 +93,9 @@ def to_device(observation: Observation, device: torch.device) -> Observation:
     return {key: value.to(device) for key, value in observation.items()}
 
 
+FinalObservations = tuple[int, Tensor, Observation]
+"""Step of the rollout, environments `[E]` whose episodes ended in it, and their final observations `[E, ...]`."""
+
 Act = Callable[[Observation, Generator], tuple[Tensor, Tensor, Tensor]]
 """Maps raw observations to choice, log-probability and action: `Policy.act`, or a faster form of it."""
 
@@ -108,7 +111,7 @@ def collect(
     """Fill `rollout`, acting on `observation` first; return the observation to act on next time."""
     act = act or policy.act
     rollout.episodes.clear()
-    finals: list[tuple[int, Tensor, Observation]] = []
+    finals: list[FinalObservations] = []
     acting = simulating = 0.0
     clock = time.perf_counter()
     for t in range(len(rollout.reward)):
@@ -126,8 +129,9 @@ def collect(
         rollout.terminated[t] = step.terminated
         rollout.truncated[t] = step.truncated
         if step.final_observation is not None:
-            ended = step.terminated | step.truncated
-            finals.append((t, ended, {key: value[ended] for key, value in step.final_observation.items()}))
+            # The one read of such a step: how many episodes ended.
+            rows = (step.terminated | step.truncated).nonzero().squeeze(-1)
+            finals.append((t, rows, {key: value[rows] for key, value in step.final_observation.items()}))
             rollout.episodes.extend(step.episodes)
         acting += acted - clock
         simulating += simulated - acted
@@ -138,9 +142,7 @@ def collect(
 
 
 @torch.no_grad()
-def _fill_values(
-    policy: Policy, rollout: Rollout, finals: list[tuple[int, Tensor, Observation]], last: Observation
-) -> None:
+def _fill_values(policy: Policy, rollout: Rollout, finals: list[FinalObservations], last: Observation) -> None:
     """Compute the critic's values in two large batches instead of one small batch per step."""
     flat = {key: value.flatten(end_dim=1) for key, value in rollout.observation.items()}
     rollout.value.copy_(_values(policy, flat).view_as(rollout.value))
@@ -148,9 +150,9 @@ def _fill_values(
     rollout.final_value.zero_()
     if finals:
         joined = to_device({key: torch.cat([final[key] for _, _, final in finals]) for key in last}, policy.device)
-        values = _values(policy, joined).split([int(ended.sum()) for _, ended, _ in finals])
-        for (t, ended, _), value in zip(finals, values, strict=True):
-            rollout.final_value[t, ended] = value
+        times = torch.cat([torch.full_like(rows, t) for t, rows, _ in finals]).to(policy.device)
+        envs = torch.cat([rows for _, rows, _ in finals]).to(policy.device)
+        rollout.final_value[times, envs] = _values(policy, joined)
 
 
 def _values(policy: Policy, observation: Observation) -> Tensor:

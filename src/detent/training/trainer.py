@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +22,14 @@ from detent.models.normalize import RewardScaler
 from detent.models.policy import Policy
 from detent.paper.scores import normalized
 from detent.rollouts.batch import Batch
-from detent.rollouts.rollout import NonFiniteError, Rollout, checksum, require_finite, require_finite_rows
+from detent.rollouts.rollout import Rollout, checksum, require_finite, require_finite_rows
 from detent.seeding import derive_seed
 from detent.spec import EnvSpec
 from detent.training import checkpoint
 from detent.training.callbacks import Callbacks, Row, RunContext
 from detent.training.engine import engine_notes, make_collector, make_update_rule
 from detent.training.evaluate import ROW_KEYS, Evaluator, ranking, success_rates
+from detent.training.finiteness import require_finite_update
 from detent.training.plugins import unrecorded
 from detent.training.readout import choose_readout
 from detent.training.run_directory import RunLog
@@ -162,8 +163,8 @@ class Trainer:
         extra_scalars = {"explained_variance": explained_variance(batch), "checksum": checksum(rollout, bootstrapping)}
         losses = self.rule.update(batch, learning_rate, self._generator("shuffle"), extra_scalars)
         require_finite(rollout, bootstrapping, losses.pop("checksum"))
-        if not all(map(math.isfinite, losses.values())):
-            raise NonFiniteError(f"the update of iteration {self.iteration + 1} gave {losses}")
+        if sentence := require_finite_update(losses, self.policy.named_parameters(), self.iteration + 1):
+            warnings.warn(sentence, stacklevel=2)
         self.policy.update_statistics(rollout.observation)
         self.iteration += 1
         ended = time.perf_counter()

@@ -205,6 +205,77 @@ def test_log_std_starts_where_the_configuration_says() -> None:
         assert len(list(head.parameters())) == (log_std == "state-independent")
 
 
+def bounded(low: float, high: float) -> GaussianHead:
+    """A state-dependent head in float64 whose log standard deviations start at -0.5."""
+    config = HeadConfig(
+        kind="gaussian", log_std="state-dependent", log_std_init=-0.5, log_std_min=low, log_std_max=high
+    )
+    head = make_head(ActionSpec(LOW, HIGH), config).double()
+    assert isinstance(head, GaussianHead)
+    return head
+
+
+def test_a_state_dependent_log_std_stays_inside_its_bounds_and_has_no_gradient_beyond_them() -> None:
+    head = bounded(-1.0, 0.5)
+    # Means 0; log standard deviations -0.5 - 2.5 = -3, below the bounds, -0.5 + 0.25 = -0.25, inside, and
+    # -0.5 + 4.5 = 4, above.
+    outputs = torch.tensor([[0.0, 0.0, 0.0, -2.5, 0.25, 4.5]], dtype=torch.float64, requires_grad=True)
+    params = head(outputs)
+    np.testing.assert_array_equal(params[..., 1].detach(), [[-1.0, -0.25, 0.5]])
+    log_prob = head.log_prob(params, torch.full((1, 3), 2.0, dtype=torch.float64))
+    z = 2 * np.exp([1.0, 0.25, -0.5])
+    by_hand = -0.5 * np.log(2 * np.pi) - [-1.0, -0.25, 0.5] - z**2 / 2
+    np.testing.assert_allclose(log_prob[0].detach(), by_hand, rtol=1e-12)
+    (gradient,) = torch.autograd.grad(log_prob.sum(), outputs)
+    # d log N / d mean = z / sigma, d log N / d log sigma = z^2 - 1 inside the bounds and 0 beyond them.
+    np.testing.assert_allclose(gradient[0, :3], z * z / 2, rtol=1e-12)
+    np.testing.assert_allclose(gradient[0, 3:], [0.0, z[1] ** 2 - 1, 0.0], rtol=1e-12)
+    (gradient,) = torch.autograd.grad(head.entropy(head(outputs)).sum(), outputs)
+    np.testing.assert_array_equal(gradient[0], [0.0, 0.0, 0.0, 0.0, 1.0, 0.0])
+
+
+def test_a_log_std_on_its_bound_can_come_back() -> None:
+    head = bounded(-0.5, 0.5)
+    outputs = torch.tensor([[0.0, 0.0, 0.0, 0.0, 1.0, 0.5]], dtype=torch.float64, requires_grad=True)
+    params = head(outputs)
+    np.testing.assert_array_equal(params[..., 1].detach(), [[-0.5, 0.5, 0.0]])
+    (gradient,) = torch.autograd.grad(params[..., 1].sum(), outputs)
+    np.testing.assert_array_equal(gradient[0, 3:], [1.0, 1.0, 1.0])
+
+
+def test_forward_derivatives_agree_with_the_bounds() -> None:
+    """TRPO's Fisher-vector products carry tangents forward."""
+    head = bounded(-1.0, 0.5)
+    outputs = torch.tensor([[0.0, 0.0, 0.0, -2.5, 0.25, 4.5]], dtype=torch.float64)
+    change = torch.func.jvp(head, (outputs,), (torch.full_like(outputs, 3.0),))[1]
+    np.testing.assert_array_equal(change[0], [[3.0, 0.0], [3.0, 3.0], [3.0, 0.0]])
+
+
+def test_extreme_outputs_for_a_state_dependent_log_std_stay_finite() -> None:
+    head = bounded(-20.0, 20.0).float()
+    outputs = torch.tensor([[0.0, 0.0, 0.0, -1e30, 1e30, 0.0]], requires_grad=True)
+    params = head(outputs)
+    swapped = params.flip(1).detach()
+    # Standard deviations exp(-20) and exp(20): the quotient of their squares is exp(80) < 3.4e38, float32's largest.
+    for number in (head.log_prob(params, torch.ones(1, 3)), head.entropy(params), head.kl(swapped, params)):
+        (gradient,) = torch.autograd.grad(number.sum(), outputs, retain_graph=True)
+        assert number.isfinite().all()
+        assert gradient.isfinite().all()
+    assert head.fisher_product(params.detach(), torch.ones(1, 3, 2)).isfinite().all()
+
+
+def test_bounds_leave_a_state_independent_log_std_alone() -> None:
+    config = HeadConfig(kind="gaussian", log_std_init=-0.5, log_std_min=-1.0, log_std_max=0.5)
+    head = make_head(ActionSpec(LOW, HIGH), config)
+    assert isinstance(head, GaussianHead)
+    assert head.log_std is not None
+    head.log_std.data = torch.tensor([-30.0, 0.25, 30.0])
+    log_std = head(torch.zeros(1, 3))[..., 1]
+    np.testing.assert_array_equal(log_std.detach(), [[-30.0, 0.25, 30.0]])
+    (gradient,) = torch.autograd.grad(log_std.sum(), head.log_std)
+    np.testing.assert_array_equal(gradient, [1.0, 1.0, 1.0])
+
+
 def test_state_independent_log_std_ignores_the_state_and_state_dependent_does_not() -> None:
     for log_std in ("state-independent", "state-dependent"):
         head, _ = make("plain", log_std)

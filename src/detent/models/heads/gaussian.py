@@ -63,12 +63,16 @@ class DiagonalGaussian(Head):
 
 
 class GaussianHead(DiagonalGaussian):
-    """A Gaussian whose mean, and log standard deviation if state-dependent, come from the network."""
+    """A Gaussian whose mean, and log standard deviation if state-dependent, come from the network.
+
+    A state-dependent log standard deviation is clamped to its bounds and has no gradient beyond them.
+    """
 
     def __init__(self, action: ActionSpec, config: HeadConfig) -> None:
         super().__init__(action)
         self.squash = config.mean == "squashed"
         self._log_std_init = config.log_std_init
+        self._log_std_bounds = config.log_std_min, config.log_std_max
         if config.log_std == "state-dependent":
             self.num_outputs = 2 * action.size
             self.log_std = None
@@ -79,7 +83,7 @@ class GaussianHead(DiagonalGaussian):
     def forward(self, outputs: Tensor) -> Tensor:
         if self.log_std is None:
             mean, log_std = outputs.chunk(2, dim=-1)
-            log_std = log_std + self._log_std_init
+            log_std = (log_std + self._log_std_init).clamp(*self._log_std_bounds)
         else:
             mean, log_std = outputs, self.log_std.expand_as(outputs)
         if self.squash:
