@@ -19,7 +19,6 @@ from detent.registry import Registry
 from detent.study.directory import plan_path, write_study
 from detent.study.plan import make_study
 from detent.study.process import train_words
-from detent.training.loggers import LOGGERS
 
 TARGET = "detent.envs.scripted:Target-v0"
 SMALL = {
@@ -223,28 +222,6 @@ def test_a_head_of_the_wrong_shapes_is_refused(head: type[CategoricalHead], sent
 def test_options_of_a_logger_that_is_not_there_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="log_options has 'tensorbord', which is none of the run's loggers"):
         train(tmp_path, log=["tensorboard"], log_options={"tensorbord": {"x": 1}})
-
-
-class Failing:
-    """A logger whose server is down, also when it is closed."""
-
-    def __init__(self, path: Path, config: object, step: int) -> None: ...
-
-    def log(self, name: str, row: object) -> None:
-        raise RuntimeError("server down")
-
-    def close(self) -> None:
-        raise RuntimeError("still down")
-
-
-def test_a_logger_that_fails_does_not_stop_a_run(tmp_path: Path) -> None:
-    detent.register_logger("failing")(Failing)
-    try:
-        with pytest.warns(UserWarning, match=r"the logger Failing failed \(RuntimeError: server down\)"):
-            run = train(tmp_path, log=["failing"])
-    finally:
-        del LOGGERS._registered["failing"]
-    assert (run / "lock").read_text() == "", "the lock is released"
 
 
 def test_a_study_trusts_a_runs_files_only_as_far_as_its_plan(tmp_path: Path) -> None:

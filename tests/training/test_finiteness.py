@@ -79,7 +79,6 @@ def test_losses_are_told_by_their_names() -> None:
     ]
 
 
-@detent.register_update_rule("dizzy")
 class Dizzy:
     """Changes nothing; its third update measures an infinite diagnostic, or with the option a NaN loss."""
 
@@ -112,7 +111,9 @@ def few(metric: str) -> detent.Config:
     settings = {"steps": 336, "schedule_steps": 336, "rollout_steps": 16, "env.num_envs": 4, "threads": 1}
     settings |= {"update.minibatches": 2, "normalize.warmup_steps": 4, "actor.width": 8, "eval.episodes": 1}
     options = {"update.options": {"metric": metric}, "eval.deploy": "mode"}
-    return detent.configure("detent.envs.scripted:Target-v0", algo="dizzy", overrides={**settings, **options})
+    return detent.configure(
+        "detent.envs.scripted:Target-v0", algo=f"{__name__}:Dizzy", overrides={**settings, **options}
+    )
 
 
 def test_a_run_continues_past_an_infinite_diagnostic_and_logs_null(tmp_path: Path) -> None:
