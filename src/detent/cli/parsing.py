@@ -6,15 +6,62 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from detent.cli.arguments import annotate_settings
+from detent.cli.arguments import annotated_settings
+from detent.cli.flags import given, require_known
+from detent.errors import ConfigError
 
 Command = TypeVar("Command")
 
 
 def parse(command: type[Command], words: Sequence[str], default: Command | None = None) -> Command:
-    annotate_settings()
+    """Return the command that `words` give, starting from `default`; `--help` and `--help-all` print and exit."""
     prog = f"detent {command.__name__.lower()}"
-    if default is None:
-        return tyro.cli(command, prog=prog, args=words)
-    return tyro.cli(command, prog=prog, args=words, default=default)
+    everything = "--help-all" in words
+    short = not everything and ("-h" in words or "--help" in words)
+    with annotated_settings(short):
+        parsed: Command
+        parsed, unknown = tyro.cli(
+            command,
+            prog=prog,
+            args=["--help" if word == "--help-all" else word for word in words],
+            default=tyro.MISSING_NONPROP if default is None else default,
+            return_unknown_args=True,
+            registry=_whole_numbers(words),
+        )
+        require_known(unknown, command, prog)
+    return parsed
+
+
+def _whole_numbers(words: Sequence[str]) -> ConstructorRegistry:
+    """Return the rule for integers, which may be written 100000, 100_000 or 1e5."""
+    registry = ConstructorRegistry()
+    flags = {value: flag for flag, value in given(words)}
+
+    def whole_number(texts: list[str]) -> int:
+        try:
+            return int(texts[0])
+        except ValueError:
+            pass
+        try:
+            number = float(texts[0])
+        except ValueError:
+            number = float("nan")
+        if not number.is_integer():
+            raise ConfigError(f"{flags[texts[0]]} is {texts[0]}; it must be a whole number, such as 100000 or 1e5")
+        return int(number)
+
+    @registry.primitive_rule
+    def rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
+        if info.type is not int:
+            return None
+        return PrimitiveConstructorSpec(
+            nargs=1,
+            metavar="INT",
+            instance_from_str=whole_number,
+            is_instance=lambda value: isinstance(value, int),
+            str_from_instance=lambda value: [str(value)],
+        )
+
+    return registry

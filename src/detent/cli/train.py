@@ -24,14 +24,17 @@ _NAMES = ("task", "preset", "variant", "algo", "scale")
 
 @dataclass(frozen=True)
 class Train:
-    """Train a policy, or resume a run: detent train HalfCheetah-v4 · detent train --resume RUN."""
+    """Train a policy, or resume a run: detent train HalfCheetah-v4 · detent train --resume RUN.
+
+    --help shows the flags that most runs need, --help-all every flag.
+    """
 
     settings: Annotated[Config, arg(name="")] = field(default_factory=Config)
-    out: Path | None = None
+    out: Annotated[Path | None, arg(metavar="DIR")] = None
     """Run directory to create; default runs/<task>-<variant>-<algo>-s<seed>-<time>."""
-    config: Path | None = None
+    config: Annotated[Path | None, arg(metavar="FILE")] = None
     """TOML file of settings, for instance the config.toml of another run; flags override it."""
-    resume: Path | None = None
+    resume: Annotated[Path | None, arg(metavar="RUN")] = None
     """Run directory to resume; --steps (and --schedule-steps) extend a finished run."""
     exact: bool = False
     """With --resume: go back to the last scheduled checkpoint, from which resuming is bit-exact."""
