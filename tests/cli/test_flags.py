@@ -98,6 +98,9 @@ def test_a_guessed_or_misspelt_flag_of_train_is_told_which_one_is_meant(
         ("doctor --jsn", "there is no flag --jsn; did you mean --json?"),
         ("doctor now", "'now' is one word too many; `detent doctor --help` shows what the command takes"),
         ("train --env-id Hopper-v4", "there is no flag --env-id; TASK is given without one: detent train TASK"),
+        ("train --lr 1e-3 Hopper-v4", "there is no flag --lr; did you mean --update.learning-rate?"),
+        ("list --jsn", "there is no flag --jsn; did you mean --json?"),
+        ("train Hopper-v4 -n 3", "there is no flag -n; `detent train --help-all` shows those there are"),
         ("train Hopper-v4 --xyzzy 3", "there is no flag --xyzzy; `detent train --help-all` shows those there are"),
     ],
 )
@@ -130,8 +133,9 @@ def test_the_short_help_of_train_shows_what_most_runs_need_and_names_the_long_on
     assert "--help-all" in short
     assert "--ppo.clip" not in short
     assert max(map(len, short.splitlines()[4:])) <= 80
-    flags = set(re.findall(r"--([a-z][\w.-]*)", everything))
-    assert flags >= {flag for flag in train_flags() if not flag.isupper()}
+    # A flag begins its line, or follows a comma (its long or negated form).
+    flags = set(re.findall(r"(?:^\W |, )--([a-z][\w.-]*)", everything, re.MULTILINE)) - {"help", "help-all"}
+    assert flags == {flag for flag in train_flags() if not flag.isupper()}
 
 
 def test_help_leaves_no_trace_in_the_settings(capsys: pytest.CaptureFixture[str]) -> None:

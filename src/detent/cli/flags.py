@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import is_dataclass
 from typing import Any, get_args, get_type_hints
@@ -12,6 +13,8 @@ from tyro.conf import Positional
 from detent.errors import ConfigError
 
 _POSITIONAL = get_args(Positional[str])[1]
+# Not -1, which is a value.
+_FLAG = re.compile(r"--.+|-[a-zA-Z]")
 
 SYNONYMS = {
     # Stable-Baselines3 and its zoo
@@ -89,7 +92,7 @@ def spelled(flag: str) -> str:
 def given(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield each flag among the words of a command line with the word that follows it, or that an `=` attaches."""
     for word, following in zip(words, [*words[1:], ""], strict=False):
-        if word.startswith("--"):
+        if _FLAG.fullmatch(word):
             flag, equals, value = word.partition("=")
             yield flag, value if equals else following
 
@@ -112,18 +115,17 @@ def _ratio(one: str, other: str) -> float:
     return difflib.SequenceMatcher(None, one, other).ratio()
 
 
-def require_known(unknown: Sequence[str], command: type, prog: str) -> None:
-    """Refuse words of a command line that no flag takes, with the flag that was probably meant."""
-    flag = next((word.partition("=")[0] for word in unknown if word.startswith("-")), None)
-    if flag is None:
-        if unknown:
-            raise ConfigError(f"'{unknown[0]}' is one word too many; `{prog} --help` shows what the command takes")
-        return
+def require_known(words: Sequence[str], command: type, prog: str) -> None:
+    """Refuse a flag that the command does not have, with those that were probably meant."""
     flags = flags_of(command)
-    # The short name alone, where a setting has two.
-    found = list({flags[each]: each for each in meant(flag, flags)[::-1]}.values())[::-1]
-    if not found:
-        raise ConfigError(f"there is no flag {flag}; `{prog} --help-all` shows those there are")
-    if found[0].isupper():
-        raise ConfigError(f"there is no flag {flag}; {found[0]} is given without one: {prog} {found[0]}")
-    raise ConfigError(f"there is no flag {flag}; did you mean {' or '.join(f'--{each}' for each in found)}?")
+    for flag, _ in given(words):
+        name = spelled(flag)
+        if name in flags or name in ("h", "help", "help-all") or name.startswith("tyro-"):
+            continue
+        # The short name alone, where a setting has two.
+        found = list({flags[each]: each for each in meant(flag, flags)[::-1]}.values())[::-1]
+        if not found:
+            raise ConfigError(f"there is no flag {flag}; `{prog} --help-all` shows those there are")
+        if found[0].isupper():
+            raise ConfigError(f"there is no flag {flag}; {found[0]} is given without one: {prog} {found[0]}")
+        raise ConfigError(f"there is no flag {flag}; did you mean {' or '.join(f'--{each}' for each in found)}?")

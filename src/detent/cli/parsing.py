@@ -21,6 +21,8 @@ def parse(command: type[Command], words: Sequence[str], default: Command | None 
     everything = "--help-all" in words
     short = not everything and ("-h" in words or "--help" in words)
     with annotated_settings(short):
+        # Not tyro's list of unknown words: it takes an unknown flag for a positional argument if that is missing.
+        require_known(words, command, prog)
         parsed: Command
         parsed, unknown = tyro.cli(
             command,
@@ -30,7 +32,8 @@ def parse(command: type[Command], words: Sequence[str], default: Command | None 
             return_unknown_args=True,
             registry=_whole_numbers(words),
         )
-        require_known(unknown, command, prog)
+    if unknown:
+        raise ConfigError(f"'{unknown[0]}' is one word too many; `{prog} --help` shows what the command takes")
     return parsed
 
 
