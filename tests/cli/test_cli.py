@@ -29,7 +29,9 @@ from detent.config.io import load_config, override, save_config
 from detent.config.presets import configure
 from detent.envs.scripted import TargetEnv
 from detent.models import checkpoints
+from detent.plugins import REGISTRIES
 from detent.seeding import derive_seed
+from detent.training.loggers import LOGGERS
 from detent.training.run_directory import read_rows
 
 TARGET = "detent.envs.scripted:Target-v0"
@@ -323,7 +325,7 @@ def test_wrong_input_is_refused_in_one_sentence_and_leaves_nothing(words: str, s
     [
         ("train Hopper-v4 --env.backend gymn", ["env.backend is 'gymn'", "did you mean gymnasium?"]),
         ("eval", ["Missing", "RUN"]),
-        ("list everything", ["everything", "'tasks', 'variants', 'presets'"]),
+        ("list everything", ["everything", "'all', 'tasks', 'variants', 'presets'"]),
     ],
 )
 def test_unknown_words_name_the_nearest_or_valid_ones(words: str, sentences: list[str], cli: Detent) -> None:
@@ -666,6 +668,34 @@ def test_list_shows_what_there_is(cli: Detent) -> None:
     for name, description in tasks.items():
         assert any(line.startswith(name) and line.endswith(description) for line in shown.splitlines())
     assert "package.module:EnvId-v0" in shown
+
+
+def test_a_bare_list_shows_everything_with_headings_and_the_kinds_of_plugins(cli: Detent) -> None:
+    everything = one_json(cli("list", "--json"))
+    for what in ("tasks", "variants", "presets", "studies"):
+        assert everything[what] == one_json(cli("list", what, "--json"))
+    assert everything["plugins"] == list(REGISTRIES)
+    outcome = cli("list")
+    assert (outcome.code, outcome.err) == (0, "")
+    lines = outcome.out.splitlines()
+    for what in ("tasks", "variants", "presets", "studies"):
+        assert f"{what.capitalize()}:" in lines
+        assert all(any(line.startswith(name) for line in lines) for name in everything[what])
+    assert lines[-1] == f"Plug-ins, by detent list KIND: {', '.join(REGISTRIES)}"
+
+
+def test_list_imports_a_module_first_and_shows_what_it_registers(cli: Detent, tmp_path: Path) -> None:
+    (tmp_path / "here" / "my_loggers.py").write_text(
+        "import detent\n@detent.register_logger('to-nowhere')\nclass Nowhere:\n    'Forgets every row.'\n"
+    )
+    try:
+        listed = one_json(cli("list loggers --plugins my_loggers --json"))
+    finally:
+        LOGGERS._registered.pop("to-nowhere", None)
+    assert listed["to-nowhere"] == "Forgets every row."
+    assert cli("list loggers --plugins nowhere").err.startswith(
+        "detent list: the plug-in module 'nowhere' cannot be imported: ModuleNotFoundError"
+    )
 
 
 def test_doctor_reports_in_one_line_of_json(cli: Detent, monkeypatch: pytest.MonkeyPatch) -> None:
