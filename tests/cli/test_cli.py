@@ -28,11 +28,13 @@ from detent.config import Config, EnvConfig
 from detent.config.io import load_config, override, save_config
 from detent.config.presets import configure
 from detent.envs.scripted import TargetEnv
+from detent.errors import ConfigError
 from detent.models import checkpoints
 from detent.plugins import REGISTRIES
 from detent.seeding import derive_seed
 from detent.training.loggers import LOGGERS
 from detent.training.run_directory import read_rows
+from detent.training.video import record
 
 TARGET = "detent.envs.scripted:Target-v0"
 SMALL = (
@@ -255,7 +257,7 @@ def test_the_configuration_of_a_run_repeats_it(trained: Path, tmp_path: Path) ->
     ("words", "sentence"),
     [
         ("train", "no task was given; for instance: detent train HalfCheetah-v4"),
-        ("train Hoper-v4", "Gymnasium has no environment 'Hoper-v4'; did you mean Hopper-v"),
+        ("train Hoper-v4", "Gymnasium has no environment 'Hoper-v4'; did you mean Hopper-v4 or Hopper-v5? An env"),
         (
             "train nowhere.at_all:Env-v0",
             "the module 'nowhere.at_all' of task 'nowhere.at_all:Env-v0' cannot be imported",
@@ -391,6 +393,7 @@ def contents(directory: Path) -> dict[str, bytes]:
         ("eval RUN --checkpoint worst", "RUN has no checkpoint 'worst'; there are best, latest, "),
         ("eval RUN --checkpoint 17", "RUN has no checkpoint '17'; there are best, latest, "),
         ("video RUN --episodes 0", "0 episodes"),
+        ("video RUN", f"{TARGET} renders no pictures: its metadata has render_modes []"),
         ("diagnose RUN --checkpoint worst", "RUN has no checkpoint 'worst'; there are best, latest, "),
         ("diagnose RUN --rollouts 3", "--rollouts is 3; with 4 minibatches per rollout it must be at least 4"),
     ],
@@ -400,9 +403,16 @@ def test_a_run_is_not_touched_by_what_is_refused(words: str, sentence: str, run:
     outcome = cli(words.replace("RUN", str(run)))
     assert outcome.code == 2
     assert sentence.replace("RUN", str(run)) in outcome.err
+    assert outcome.err.count("\n") == 1
     after = contents(run)
     after[str(run / "lock")] = before[str(run / "lock")]
     assert after == before
+
+
+def test_an_environment_that_has_no_render_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="OddEnv renders no pictures"):
+        record(OddEnv, lambda observation: observation, tmp_path / "video")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_or_full_directory_in_the_way_is_refused(cli: Detent, tmp_path: Path) -> None:
