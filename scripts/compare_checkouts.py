@@ -13,7 +13,7 @@ from pathlib import Path
 
 from detent.bench.scheduling import Source, Worker, take_turns
 from detent.bench.slices import ratios, steps_per_second, timing
-from detent.cli.bench import CASES
+from detent.cli.bench import CASES, say
 from detent.config.presets import configure
 from detent.training.run import resolve
 
@@ -22,7 +22,7 @@ def compare(task: str, variant: str, preset: str, other: Path, pairs: int, full:
     config = resolve(configure(task, variant=variant, preset=preset, overrides={"device": "cpu"}))
     workers = {"this": Worker("detent", config, full), "other": Worker("detent", config, full, Source(other / "src"))}
     try:
-        measured = take_turns(workers, pairs)
+        measured = take_turns(workers, pairs, say)
     finally:
         for worker in workers.values():
             worker.close()

@@ -66,7 +66,7 @@ def flags(command: str) -> frozenset[str]:
     """The flags of `train`, `study run` and the like, from their help."""
     text = StringIO()
     with redirect_stdout(text), pytest.raises(SystemExit):
-        main([*command.split(), "--help"])
+        main([*command.split(), "--help-all"])
     return frozenset(FLAG.findall(text.getvalue()))
 
 

@@ -15,8 +15,11 @@ def by_name(checks: list[Check]) -> dict[str, Check]:
     return {check.name: check for check in checks}
 
 
-def test_a_working_installation_passes() -> None:
+def test_a_working_installation_passes_and_each_check_is_announced(capsys: pytest.CaptureFixture[str]) -> None:
     checks = by_name(diagnose())
+    out, err = capsys.readouterr()
+    names = ("torch", "Gymnasium", "EnvPool", "OpenGL", "ManiSkill", "tensorboard")
+    assert (out, err) == ("", "".join(f"checking {name} ...\n" for name in names))
     assert set(checks) >= NAMES
     assert [check for check in checks.values() if check.ok is False] == []
     assert "stepped" in checks["Gymnasium MuJoCo"].detail

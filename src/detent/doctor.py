@@ -100,10 +100,25 @@ class Check:
 
 
 def diagnose() -> list[Check]:
+    """Check everything, which takes a while; say on stderr what is being checked."""
+    _say("torch")
     checks = [_python(), *_torch(), Check("cores", True, _cores())]
     checks += [_dependency(name) for name in _DEPENDENCIES]
-    checks += [_gymnasium(), _envpool(), _opengl(), _maniskill(), _tensorboard()]
+    programs = {
+        "Gymnasium": _gymnasium,
+        "EnvPool": _envpool,
+        "OpenGL": _opengl,
+        "ManiSkill": _maniskill,
+        "tensorboard": _tensorboard,
+    }
+    for name, check in programs.items():
+        _say(name)
+        checks.append(check())
     return checks
+
+
+def _say(name: str) -> None:
+    print(f"checking {name} ...", file=sys.stderr, flush=True)
 
 
 def report(as_json: bool) -> int:

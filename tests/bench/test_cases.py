@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -48,7 +49,10 @@ def assert_spread(measured: dict[str, Any], repeats: int) -> None:
 def test_a_case_reports_everything_and_its_numbers_fit_together(capsys: pytest.CaptureFixture[str]) -> None:
     # One thread: two that spin, the peer's default, crawl while other tests share the cores.
     config = small(threads=1)
-    report = run_case(config, repeats=2, full=False)
+    said: list[str] = []
+    report = run_case(config, repeats=2, full=False, say=said.append)
+    warming = "  warming up: detent, limit, sb3"
+    assert said == ["  peak memory", warming, "  round 1 of 2", "  round 2 of 2"]
     assert json.loads(json.dumps(report)).keys() == report.keys()
     assert (report["task"], report["variant"], report["threads"]) == ("Hopper-v4", "rn-d", 1)
     assert report["processes"] == config.update.processes
@@ -79,7 +83,7 @@ def test_a_case_reports_everything_and_its_numbers_fit_together(capsys: pytest.C
 
 @pytest.mark.slow
 def test_a_compiled_contender_stands_beside_the_others(capsys: pytest.CaptureFixture[str]) -> None:
-    report = run_case(small("mlp-c", threads=1), repeats=1, full=False, compiled=True)
+    report = run_case(small("mlp-c", threads=1), repeats=1, full=False, say=print, compiled=True)
     speeds = {name: speed["median"] for name, speed in report["steps_per_second"].items()}
     assert report["compiled_gain"]["median"] == pytest.approx(speeds["compiled"] / speeds["detent"])
     print_report({"cases": [report], "machine": {"cores": 2, "system": "here"}, "repeats": 1})
@@ -87,7 +91,9 @@ def test_a_compiled_contender_stands_beside_the_others(capsys: pytest.CaptureFix
 
 
 def test_under_load_it_reports_what_is_kept_and_what_one_thread_runs_gain(capsys: pytest.CaptureFixture[str]) -> None:
-    report = run_under_load(small("mlp-c"), repeats=1, full=True)
+    said: list[str] = []
+    report = run_under_load(small("mlp-c"), repeats=1, full=True, say=said.append)
+    assert said == ["  warming up: all threads, one thread 0, one thread 1", "  round 1 of 1"]
     assert (report["measured"], report["threads"], report["processes"]) == ("whole iterations", 2, 2)
     speeds = {name: speed["median"] for name, speed in report["steps_per_second"].items()}
     assert report["kept_under_load"]["median"] == pytest.approx(speeds["beside a busy core"] / speeds["quiet"])
@@ -100,13 +106,28 @@ def test_a_table_stands_beside_the_papers(capsys: pytest.CaptureFixture[str]) ->
     said: list[str] = []
     configs = {bins: [small(bins=int(bins))] for bins in ("11", "21")}
     report = run_table("bins", configs, 1, False, said.append)
-    assert said == ["bins on Hopper-v4 ..."]
+    assert said == ["table bins, task 1 of 1: Hopper-v4", "  warming up: 11, 21", "  round 1 of 1"]
     assert {bins: row["paper"] for bins, row in report["rows"].items()} == {"11": 1789, "21": 1342}
     for row in report["rows"].values():
         assert row["by_task"]["Hopper-v4"] == row["steps_per_second"]
         assert_spread(row["steps_per_second"], 1)
     print_report(report | {"machine": {"cores": 2, "system": "here"}, "repeats": 1})
     assert "1789" in capsys.readouterr().out
+
+
+def test_the_command_says_which_case_it_measures_and_keeps_stdout_for_the_report(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(config: Config, repeats: int, full: bool, say: Callable[[str], None], compiled: bool) -> dict[str, Any]:
+        say("  round 1 of 1")
+        return {}
+
+    monkeypatch.setattr("detent.bench.cases.run_case", measure)
+    assert main(["bench", "--json", "--repeats", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["cases"] == [{}] * 4
+    assert out.count("\n") == 1
+    assert err.startswith("case 1 of 4: mlp-c on HalfCheetah-v4, paper\n  round 1 of 1\ncase 2 of 4: rn-d on ")
 
 
 def test_a_contender_that_fails_is_named_with_its_last_words() -> None:

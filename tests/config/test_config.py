@@ -141,7 +141,8 @@ def test_a_value_out_of_range_is_refused_with_its_name_the_value_and_what_is_rig
             "head.log_std_init is -2.0; it must lie in [-1, 10], from head.log_std_min to log_std_max",
         ),
         ({"ppo": 0.1}, "'ppo' is a group of settings, not a value; found 0.1"),
-        ({"steps": 1e6}, "steps is 1000000.0; it must be int"),
+        ({"steps": 1.5}, "steps is 1.5; it must be int"),
+        ({"steps": float("inf")}, "steps is inf; it must be int"),
         ({"steps": "many"}, "steps is 'many'; it must be int"),
         ({"steps": True}, "steps is True; it must be int"),
         ({"tensorboard": 1}, "tensorboard is 1; it must be bool"),
@@ -170,6 +171,14 @@ def test_whole_numbers_are_taken_for_floats() -> None:
     assert changed.ppo.clip == 1.0
     assert isinstance(changed.ppo.clip, float)
     assert changed.env.action_low == (-1.0, 0.5)
+
+
+def test_integral_floats_are_taken_for_whole_numbers(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("steps = 1e5\n[update]\nepochs = 3.0\n")
+    changes = {"steps": 1e5, "update": {"epochs": 3.0}}
+    for config in (override(Config(), changes), load_config(tmp_path / "config.toml")):
+        assert (config.steps, config.update.epochs) == (100_000, 3)
+        assert {type(config.steps), type(config.update.epochs)} == {int}
 
 
 def test_what_is_not_overridden_stays() -> None:

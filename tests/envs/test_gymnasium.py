@@ -13,7 +13,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from detent.config import EnvConfig
-from detent.envs import Episode, Step, choose_backend, env_spec, make_envs
+from detent.envs import Episode, Step, choose_backend, env_spec, make_envs, make_rendering_env
 from detent.envs.gymnasium import GymnasiumEnvs, find_task, make_single
 from detent.errors import ConfigError
 
@@ -231,6 +231,34 @@ def test_unknown_task_is_refused_with_the_nearest_names() -> None:
         find_task("HalfCheeta-v4")
     with pytest.raises(ConfigError, match=r"'Hopper'; did you mean Hopper-v\d"):
         find_task("Hopper")
+
+
+@pytest.mark.parametrize("name", ["Hoper-v4", "HalfCheeta-v3", "CarRacin-v3", "phys2d/Pendulum-v1", "CartPol-v1"])
+def test_only_tasks_that_can_be_trained_here_are_proposed(name: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        find_task(name)
+    sentence = str(raised.value)
+    assert "package.module:EnvId-v0, or with env= in Python" in sentence
+    if "did you mean" not in sentence:
+        return
+    proposed = sentence.partition("did you mean ")[2].partition("?")[0].split(" or ")
+    assert 1 <= len(proposed) <= 3
+    for task in proposed:
+        assert env_spec(task, EnvConfig()).action.size > 0
+
+
+def test_a_task_like_no_other_is_refused_without_the_whole_registry() -> None:
+    with pytest.raises(ConfigError) as raised:
+        find_task("Foo")
+    assert str(raised.value).startswith("Gymnasium has no environment 'Foo'. An environment of your own is given as ")
+    assert "Ant" not in str(raised.value)
+
+
+def test_an_environment_without_pictures_is_refused_in_words() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ConfigError, match=r"Target-v0 renders no pictures: its metadata has render_modes \[\]"):
+            make_rendering_env(TARGET, EnvConfig())
 
 
 def test_unknown_module_is_refused_with_the_reason() -> None:

@@ -43,6 +43,18 @@ def test_other_observation_spaces_are_refused(space: spaces.Space[object], word:
         observation_spec(space)
 
 
+def test_images_are_not_advised_to_be_flattened_but_other_arrays_are() -> None:
+    image = spaces.Box(0, 255, (8, 8, 3), np.uint8)
+    for space in (image, spaces.Dict({"camera": image})):
+        with pytest.raises(ConfigError, match=r"an image; .* ManiSkill's tasks \(--obs rgb\+state\)") as raised:
+            observation_spec(space)
+        assert "a wrapper that encodes the image" in str(raised.value)
+        assert "Flatten" not in str(raised.value)
+    for other in (spaces.Box(-1, 1, (4, 4)), spaces.Discrete(4), spaces.Box(0, 255, (8, 8), np.uint8)):
+        with pytest.raises(ConfigError, match="FlattenObservation"):
+            observation_spec(other)
+
+
 @pytest.mark.parametrize(
     ("space", "word"),
     [

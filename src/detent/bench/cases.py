@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
 from detent.bench.limit import flops_of
-from detent.bench.scheduling import Worker, started, take_turns, warm_up
+from detent.bench.scheduling import Say, Worker, started, take_turns, warm_up
 from detent.bench.slices import Timing, ratios, steps_per_second, timing, whole_iteration
 from detent.config import Config
 from detent.paper.scores import paper_runtime
 
 Report = dict[str, Any]
-Say = Callable[[str], None]
 
 
 def peer_missing(config: Config) -> str | None:
@@ -29,7 +28,7 @@ def peer_missing(config: Config) -> str | None:
     return None
 
 
-def run_case(config: Config, repeats: int, full: bool, compiled: bool = False) -> Report:
+def run_case(config: Config, repeats: int, full: bool, say: Say, compiled: bool = False) -> Report:
     """Measure Detent, peer and limit on one resolved configuration; with `compiled`, Detent also compiled."""
     wanted = {"detent": ("detent", config), "limit": ("limit", config)}
     if compiled:
@@ -40,9 +39,10 @@ def run_case(config: Config, repeats: int, full: bool, compiled: bool = False) -
         wanted["sb3"] = ("sb3", config)
     with started(wanted, full) as workers:
         # Memory is not timed, so the workers may still be starting meanwhile.
+        say("  peak memory")
         memory = peak_memory(config)
         sliced = workers["detent"].sliced
-        measured = take_turns(workers, repeats)
+        measured = take_turns(workers, repeats, say)
     speeds = {
         name: timing([steps_per_second(iteration, config) for iteration in rounds]) for name, rounds in measured.items()
     }
@@ -111,17 +111,19 @@ def peak_memory(config: Config) -> float | None:
         worker.close()
 
 
-def run_under_load(config: Config, repeats: int, full: bool) -> Report:
+def run_under_load(config: Config, repeats: int, full: bool, say: Say) -> Report:
     """Measure Detent beside a process that keeps a core busy, and as one one-thread run per thread, side by side."""
     wanted = {"all threads": ("detent", config)}
     single = replace(config, threads=1, update=replace(config.update, processes=1))
     wanted |= {f"one thread {i}": ("detent", single) for i in range(config.threads)}
     speeds: dict[str, list[float]] = {"quiet": [], "beside a busy core": [], "side by side": []}
     with started(wanted, full) as workers:
+        say(f"  warming up: {', '.join(workers)}")
         warm_up(workers)
         together = workers["all threads"]
         others = [worker for name, worker in workers.items() if name != "all threads"]
-        for _ in range(repeats):
+        for i in range(repeats):
+            say(f"  round {i + 1} of {repeats}")
             speeds["quiet"].append(together.speed())
             with busy_core():
                 speeds["beside a busy core"].append(together.speed())
@@ -138,7 +140,7 @@ def run_under_load(config: Config, repeats: int, full: bool) -> Report:
     }
 
 
-def run_engines(config: Config, repeats: int, full: bool) -> Report:
+def run_engines(config: Config, repeats: int, full: bool, say: Say) -> Report:
     """Measure Detent with both engines, with one thread and with all."""
     one = replace(config, threads=1, update=replace(config.update, processes=1))
     wanted = {
@@ -149,7 +151,7 @@ def run_engines(config: Config, repeats: int, full: bool) -> Report:
     }
     with started({name: ("detent", each) for name, each in wanted.items()}, full) as workers:
         sliced = workers["accelerated"].sliced
-        measured = take_turns(workers, repeats)
+        measured = take_turns(workers, repeats, say)
     speeds = {
         name: timing([steps_per_second(iteration, config) for iteration in rounds]) for name, rounds in measured.items()
     }
@@ -175,9 +177,9 @@ def run_table(name: str, configs: Mapping[str, Sequence[Config]], repeats: int, 
     tasks = range(len(next(iter(configs.values()))))
     by_task = []
     for i in tasks:
-        say(f"{name} on {next(iter(configs.values()))[i].task} ...")
+        say(f"table {name}, task {i + 1} of {len(tasks)}: {next(iter(configs.values()))[i].task}")
         with started({row: ("detent", columns[i]) for row, columns in configs.items()}, full) as workers:
-            by_task.append(take_turns(workers, repeats))
+            by_task.append(take_turns(workers, repeats, say))
     rows = {}
     for row, columns in configs.items():
         speeds = [[steps_per_second(each, columns[i]) for each in by_task[i][row]] for i in tasks]

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +17,9 @@ from detent.bench.slices import slice_of, steps_per_second, whole_iteration
 from detent.config import Config
 from detent.config.io import to_dict
 from detent.threads import WAIT_POLICY
+
+Say = Callable[[str], None]
+"""Reports progress."""
 
 LEAST_SECONDS = 1.0
 """Minimum seconds that a contender works per turn."""
@@ -146,12 +149,14 @@ def warm_up(workers: Mapping[str, Worker]) -> None:
         worker.warm_up()
 
 
-def take_turns(workers: Mapping[str, Worker], repeats: int) -> dict[str, list[dict[str, float]]]:
+def take_turns(workers: Mapping[str, Worker], repeats: int, say: Say) -> dict[str, list[dict[str, float]]]:
     """Return the seconds of a whole iteration by part, per contender and round; every other round is reversed."""
+    say(f"  warming up: {', '.join(workers)}")
     warm_up(workers)
     measured: dict[str, list[dict[str, float]]] = {name: [] for name in workers}
     names = list(workers)
     for i in range(repeats):
+        say(f"  round {i + 1} of {repeats}")
         for name in names if i % 2 == 0 else reversed(names):
             measured[name].append(workers[name].measure())
     return measured

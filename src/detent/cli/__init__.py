@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from detent import __version__
+from detent.cli import stdout
 from detent.cli.about import Doctor, List
 from detent.cli.bench import Bench
 from detent.cli.inspect import Diagnose, Eval, Proposition, Video
@@ -51,7 +52,32 @@ def _from_elsewhere(error: BaseException) -> bool:
 
 
 def main(words: Sequence[str] | None = None) -> int:
+    """Run a command; return its exit code."""
     words = list(sys.argv[1:] if words is None else words)
+    prog = " ".join(["detent", *words[:1]])
+    stdout.spell_out_missing_characters()
+    try:
+        return _run(words)
+    except ConfigError as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return 2
+    except (RuntimeError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and stdout.reader_is_gone():
+            # `head`, for instance, has what it wanted.
+            return 0
+        if isinstance(error, RuntimeError) and _from_elsewhere(error):
+            # Raised in a plug-in or a library: only the traceback tells where.
+            traceback.print_exc()
+        print(f"{prog}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"{prog}: interrupted", file=sys.stderr)
+        return 1
+    finally:
+        stdout.flush()
+
+
+def _run(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(usage())
         return 0 if words else 2
@@ -66,18 +92,5 @@ def main(words: Sequence[str] | None = None) -> int:
     if os.getcwd() not in sys.path:
         # As with `python -m`: the user's own environments may be in the current directory.
         sys.path.insert(0, os.getcwd())
-    try:
-        command = parse_train(rest) if name == "train" else parse(COMMANDS[name], rest)
-        return command.run()
-    except ConfigError as error:
-        print(f"detent {name}: {error}", file=sys.stderr)
-        return 2
-    except (RuntimeError, OSError) as error:
-        if isinstance(error, RuntimeError) and _from_elsewhere(error):
-            # Raised in a plug-in or a library: only the traceback tells where.
-            traceback.print_exc()
-        print(f"detent {name}: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"detent {name}: interrupted", file=sys.stderr)
-        return 1
+    command = parse_train(rest) if name == "train" else parse(COMMANDS[name], rest)
+    return command.run()

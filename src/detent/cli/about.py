@@ -9,6 +9,10 @@ from typing import Literal
 from tyro.conf import Positional
 
 from detent.config.presets import PRESETS, table
+from detent.registry import import_plugins
+
+TABLES = ("tasks", "variants", "presets", "studies")
+PLUGINS = ("heads", "trunks", "encoders", "critics", "losses", "update-rules", "simulators", "loggers")
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,7 @@ class List:
 
     what: Positional[
         Literal[
+            "all",
             "tasks",
             "variants",
             "presets",
@@ -30,23 +35,42 @@ class List:
             "simulators",
             "loggers",
         ]
-    ]
-    """What to list."""
+    ] = "all"
+    """What to list; all: tasks, variants, presets, studies, and the kinds of plug-ins."""
+    plugins: tuple[str, ...] = ()
+    """Modules to import first, whose decorators register plug-ins."""
     json: bool = False
     """Print one line of JSON."""
 
     def run(self) -> int:
-        entries = _entries(self.what)
-        if self.json:
-            print(json.dumps(entries))
-            return 0
-        width = max(map(len, entries))
-        for name, description in entries.items():
-            print(f"{name:{width}}  {description}")
-        if self.what == "tasks":
-            print("and any other Gymnasium id with a Box action space, also package.module:EnvId-v0;")
-            print("any other ManiSkill id with --env.backend physx_cpu or physx_cuda")
+        import_plugins(self.plugins)
+        if self.what == "all":
+            self._list_all()
+        elif self.json:
+            print(json.dumps(_entries(self.what)))
+        else:
+            _print_entries(self.what)
         return 0
+
+    def _list_all(self) -> None:
+        if self.json:
+            print(json.dumps({table: _entries(table) for table in TABLES} | {"plugins": PLUGINS}))
+            return
+        for name in TABLES:
+            print(f"{name.capitalize()}:")
+            _print_entries(name)
+            print()
+        print(f"Plug-ins, by detent list KIND: {', '.join(PLUGINS)}")
+
+
+def _print_entries(what: str) -> None:
+    entries = _entries(what)
+    width = max(map(len, entries))
+    for name, description in entries.items():
+        print(f"{name:{width}}  {description}")
+    if what == "tasks":
+        print("and any other Gymnasium id with a Box action space, also package.module:EnvId-v0;")
+        print("any other ManiSkill id with --env.backend physx_cpu or physx_cuda")
 
 
 def _entries(what: str) -> dict[str, str]:
@@ -55,7 +79,7 @@ def _entries(what: str) -> dict[str, str]:
         from detent.study.plan import shipped
 
         return shipped()
-    if what not in ("tasks", "variants", "presets"):
+    if what in PLUGINS:
         from detent.plugins import REGISTRIES
 
         return REGISTRIES[what].describe()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import is_dataclass
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
-from tyro.conf import Positional, arg
+from tyro.conf import Positional, Suppress, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
 from detent.config import (
@@ -49,7 +52,7 @@ def table(setting: str) -> Any:
 
 
 ANNOTATIONS: dict[type, dict[str, Any]] = {
-    Config: {"task": Positional[str], "log_options": table("log_options")},
+    Config: {"task": Annotated[Positional[str], arg(metavar="TASK")], "log_options": table("log_options")},
     EnvConfig: {
         "num_envs": Annotated[int, arg(aliases=["--envs"])],
         "obs": Annotated[Literal["state", "rgb", "rgb+state"], arg(aliases=["--obs"])],
@@ -71,7 +74,39 @@ ANNOTATIONS: dict[type, dict[str, Any]] = {
 }
 
 
-def annotate_settings() -> None:
-    """Add tyro's annotations to the configuration classes, which know nothing of the command line."""
-    for section, hints in ANNOTATIONS.items():
-        section.__annotations__ = {**section.__annotations__, **hints}
+SHORT_HELP = (
+    *("task", "preset", "variant", "algo", "steps", "seed", "threads", "device"),
+    *("init_from", "tensorboard", "log", "actor.width", "head.bins", "update.learning_rate", "eval.interval"),
+    *(f"env.{name}" for name in ("num_envs", "obs", "kwargs", "wrappers", "action_low", "action_high")),
+)
+"""Settings that `detent train --help` shows; `--help-all` shows all."""
+
+_HIDE: Any = Suppress
+
+
+@contextmanager
+def annotated_settings(short: bool) -> Iterator[None]:
+    """Give tyro's annotations to the configuration classes, which know nothing of the command line; with `short`, hide
+    what the short help leaves out."""
+    sections: dict[str, type] = {"": Config}
+    sections |= {
+        f"{name}.": hint
+        for name, hint in get_type_hints(Config).items()
+        if isinstance(hint, type) and is_dataclass(hint)
+    }
+    before = {section: section.__annotations__ for section in sections.values()}
+    try:
+        for prefix, section in sections.items():
+            hints = get_type_hints(section, include_extras=True) | ANNOTATIONS.get(section, {})
+            if short:
+                hints = {name: hint if _shown(f"{prefix}{name}") else _HIDE[hint] for name, hint in hints.items()}
+            section.__annotations__ = hints
+        yield
+    finally:
+        for section, annotations in before.items():
+            section.__annotations__ = annotations
+
+
+def _shown(setting: str) -> bool:
+    """Return whether the short help shows a setting, or some setting of a section."""
+    return any(name == setting or name.startswith(f"{setting}.") for name in SHORT_HELP)

@@ -85,14 +85,14 @@ class Bench:
         configs = [self.config(*case) for case in self.cases()]
         kind = "under_load" if self.under_load else "engines" if self.engines else "cases"
         report[kind] = found = []
-        for config in configs:
-            say(f"{config.variant} on {config.task}, {config.preset} ...")
+        for i, config in enumerate(configs):
+            say(f"case {i + 1} of {len(configs)}: {config.variant} on {config.task}, {config.preset}")
             if self.under_load:
-                found.append(cases.run_under_load(config, self.repeats, self.full))
+                found.append(cases.run_under_load(config, self.repeats, self.full, say))
             elif self.engines:
-                found.append(cases.run_engines(config, self.repeats, self.full))
+                found.append(cases.run_engines(config, self.repeats, self.full, say))
             else:
-                found.append(cases.run_case(config, self.repeats, self.full, self.compile))
+                found.append(cases.run_case(config, self.repeats, self.full, say, self.compile))
         return report
 
     def cases(self) -> list[tuple[str, str, str]]:

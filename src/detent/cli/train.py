@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from detent.cli.parsing import parse
+from detent.cli.parsing import given_settings, parse
 from detent.config import Config
 from detent.config.io import override, read_run_config, read_toml, to_dict
-from detent.config.presets import BASELINES, configure, merged
+from detent.config.presets import BASELINES, configure, merged, require_used
 from detent.errors import ConfigError
 
 STOPPED = 3
@@ -24,14 +24,17 @@ _NAMES = ("task", "preset", "variant", "algo", "scale")
 
 @dataclass(frozen=True)
 class Train:
-    """Train a policy, or resume a run: detent train HalfCheetah-v4 · detent train --resume RUN."""
+    """Train a policy, or resume a run: detent train HalfCheetah-v4 · detent train --resume RUN.
+
+    --help shows the flags that most runs need, --help-all every flag.
+    """
 
     settings: Annotated[Config, arg(name="")] = field(default_factory=Config)
-    out: Path | None = None
+    out: Annotated[Path | None, arg(metavar="DIR")] = None
     """Run directory to create; default runs/<task>-<variant>-<algo>-s<seed>-<time>."""
-    config: Path | None = None
+    config: Annotated[Path | None, arg(metavar="FILE")] = None
     """TOML file of settings, for instance the config.toml of another run; flags override it."""
-    resume: Path | None = None
+    resume: Annotated[Path | None, arg(metavar="RUN")] = None
     """Run directory to resume; --steps (and --schedule-steps) extend a finished run."""
     exact: bool = False
     """With --resume: go back to the last scheduled checkpoint, from which resuming is bit-exact."""
@@ -85,17 +88,18 @@ def parse_train(words: list[str]) -> Train:
                 f"'{key}' and those settings out of the file"
             )
     names = {key: getattr(chosen, key) for key in _NAMES}
-    overrides = merged(
-        {key: value for key, value in file.items() if key not in _NAMES},
-        {"device": chosen.device, "env": {"obs": chosen.env.obs, "backend": chosen.env.backend}},
-    )
-    settings = configure(**names, overrides=overrides)
+    decisive = {"device": chosen.device, "env": {"obs": chosen.env.obs, "backend": chosen.env.backend}}
+    # The file's other settings are not among the overrides: it may be a run's own, with settings that its head ignores.
+    settings = configure(**names, overrides=decisive)
+    settings = override(settings, merged({key: file[key] for key in file if key not in _NAMES}, decisive))
     if first.config and any((first.config.parent / name).exists() for name in ("run.json", "checkpoints", "lock")):
         from detent.training.plugins import require_trust
 
         # Written by a run, possibly someone else's, not by the user.
         require_trust(settings, first.config, first.trust)
-    return parse(Train, words, Train(settings))
+    command = parse(Train, words, Train(settings))
+    require_used(command.settings, given_settings(Train, words))
+    return command
 
 
 def _parse_resume(words: list[str], first: Train) -> Train:

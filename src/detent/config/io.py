@@ -86,6 +86,9 @@ def _coerce(hint: Any, value: Any, path: str) -> Any:
         return value
     if float in allowed and type(value) is int:
         return float(value)
+    if int in allowed and type(value) is float and value.is_integer():
+        # `steps = 1e5`, which TOML and Python read as a float.
+        return int(value)
     names = {tuple: "a list", dict: "a table"}.get(origin) or " or ".join(t.__name__ for t in allowed)
     raise ConfigError(f"{path} is {value!r}; it must be {names}")
 

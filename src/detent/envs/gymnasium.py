@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import difflib
+import importlib.util
+import itertools
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from detent.config import EnvConfig
+from detent.config.presets import is_maniskill, table
 from detent.envs.attributes import set_attributes
 from detent.envs.base import Episode, Simulator, Step, VectorEnv
 from detent.envs.spaces import action_spec, observation_spec
 from detent.envs.workers import Arrays, SingleStep, WorkerPool
-from detent.errors import ConfigError, nearest
+from detent.errors import ConfigError
 from detent.registry import import_path
 from detent.spec import EnvSpec, Observation, ObservationSpec
 
@@ -37,12 +41,31 @@ def find_task(task: str) -> Registration:
                 f"the module '{module}' of task '{task}' cannot be imported: {type(error).__name__}: {error}"
             ) from error
     if name not in gymnasium.registry:
+        close = _similar_tasks(name)
+        guess = f"; did you mean {' or '.join(close)}?" if close else "."
         raise ConfigError(
-            f"Gymnasium has no environment '{name}'; {nearest(name, gymnasium.registry)} "
-            "(an environment of your own is named package.module:EnvId-v0, a ManiSkill task that `detent list tasks` "
-            "does not have takes --env.backend physx_cpu or physx_cuda)"
+            f"Gymnasium has no environment '{name}'{guess} An environment of your own is given as "
+            "package.module:EnvId-v0, or with env= in Python; a ManiSkill task that `detent list tasks` does not have "
+            "takes --env.backend physx_cpu or physx_cuda"
         )
     return gymnasium.registry[name]
+
+
+def _similar_tasks(name: str) -> list[str]:
+    """Return at most three tasks of a similar name that can be trained on this machine."""
+    close = difflib.get_close_matches(name, {*gymnasium.registry, *table("tasks")}, n=8)
+    return list(itertools.islice(filter(_trainable, close), 3))
+
+
+def _trainable(task: str) -> bool:
+    """Return whether a task can be made here and has spaces to learn in; many registered ones lack their package."""
+    if is_maniskill(task):
+        return importlib.util.find_spec("mani_skill") is not None
+    try:
+        env_spec(EnvMaker(task, {}), EnvConfig())
+    except ConfigError:
+        return False
+    return True
 
 
 def make_single(
@@ -57,6 +80,25 @@ def make_single(
     except Exception as error:
         given = f" with env.kwargs {dict(kwargs)}" if kwargs else ""
         raise ConfigError(f"{registration.id} cannot be made{given}: {type(error).__name__}: {error}") from error
+
+
+def make_rendering(task: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
+    """Make one plain environment that renders pictures; an environment that cannot is a ConfigError."""
+    try:
+        with warnings.catch_warnings():
+            # Gymnasium warns of what is about to fail.
+            warnings.filterwarnings("ignore", ".*render_mode='rgb_array' that is not in the possible render_modes")
+            return make_single(task, kwargs, render_mode="rgb_array")
+    except ConfigError:
+        env = make_single(task, kwargs)
+        modes = env.metadata.get("render_modes", [])
+        env.close()
+        if "rgb_array" in modes:
+            raise
+        raise ConfigError(
+            f"{task} renders no pictures: its metadata has render_modes {modes}, and a video needs 'rgb_array'; let "
+            "the environment take render_mode and its render() return an array [height, width, 3]"
+        ) from None
 
 
 def wrapped(env: gymnasium.Env[Any, Any], wrappers: Sequence[str]) -> gymnasium.Env[Any, Any]:
@@ -321,4 +363,4 @@ class GymnasiumSimulator(Simulator):
         return env_spec(EnvMaker(task, config.kwargs, config.wrappers), config)
 
     def make_rendering(self, task: str, config: EnvConfig) -> gymnasium.Env[Any, Any]:
-        return wrapped(make_single(task, config.kwargs, render_mode="rgb_array"), config.wrappers)
+        return wrapped(make_rendering(task, config.kwargs), config.wrappers)

@@ -27,11 +27,18 @@ def observation_spec(space: spaces.Space[Any]) -> ObservationSpec:
 
 
 def _require_vector(space: spaces.Space[Any], what: str) -> None:
-    if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+    if isinstance(space, spaces.Box) and len(space.shape) == 1:
+        return
+    if isinstance(space, spaces.Box) and len(space.shape) == 3 and space.dtype == np.uint8:
         raise ConfigError(
-            f"{what} is {_describe(space)}; Detent learns from vectors (a one-dimensional Box) and Dicts of them. "
-            "gymnasium.wrappers.FlattenObservation turns most other spaces into one"
+            f"{what} is {_describe(space)}, an image; Detent learns from the images of ManiSkill's tasks (--obs "
+            "rgb+state). Other environments need a wrapper that encodes the image as a vector of features "
+            "(--env.wrappers my_package:Wrapper)"
         )
+    raise ConfigError(
+        f"{what} is {_describe(space)}; Detent learns from vectors (a one-dimensional Box) and Dicts of them. "
+        "gymnasium.wrappers.FlattenObservation turns most other spaces into one"
+    )
 
 
 def _length(space: spaces.Space[Any]) -> int:

@@ -169,8 +169,13 @@ def _no_opengl(error: Exception) -> RenderError:
 def _render(env: gymnasium.Env[Any, Any]) -> Frame:
     import numpy as np
 
+    from detent.errors import ConfigError
+
     try:
         frame: Any = env.render()
+    except NotImplementedError:
+        name = type(env.unwrapped).__name__
+        raise ConfigError(f"{name} renders no pictures: it has no render() that returns [height, width, 3]") from None
     except Exception as error:  # MuJoCo, PyOpenGL, glfw and Gymnasium each raise their own
         raise _no_opengl(error) from error
     if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[-1] != 3:
