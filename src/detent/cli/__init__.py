@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 from detent import __version__
 from detent.cli import stdout
@@ -56,6 +58,26 @@ def main(words: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if words is None else words)
     prog = " ".join(["detent", *words[:1]])
     stdout.spell_out_missing_characters()
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        return _guarded(words, prog)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning as one line; those for programmers stay with their place."""
+    place = "" if issubclass(category, UserWarning) else f"{filename}:{lineno}: {category.__name__}: "
+    print(f"detent: {place}{message}", file=sys.stderr)
+
+
+def _guarded(words: list[str], prog: str) -> int:
+    """Run a command; turn its errors into sentences and exit codes."""
     try:
         return _run(words)
     except ConfigError as error:

@@ -12,7 +12,7 @@ from detent.config.presets import PRESETS, table
 from detent.registry import import_plugins
 
 TABLES = ("tasks", "variants", "presets", "studies")
-PLUGINS = ("heads", "trunks", "encoders", "critics", "losses", "update-rules", "simulators", "loggers")
+PLUGINS = ("heads", "trunks", "encoders", "critics", "losses", "update-rules", "simulators", "loggers", "callbacks")
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class List:
             "update-rules",
             "simulators",
             "loggers",
+            "callbacks",
         ]
     ] = "all"
     """What to list; all: tasks, variants, presets, studies, and the kinds of plug-ins."""
@@ -65,6 +66,11 @@ class List:
 
 def _print_entries(what: str) -> None:
     entries = _entries(what)
+    if not entries:
+        print(
+            f"no {what} have a name yet; package.module:Name names your own, and --plugins a module that registers some"
+        )
+        return
     width = max(map(len, entries))
     for name, description in entries.items():
         print(f"{name:{width}}  {description}")

@@ -51,8 +51,24 @@ def table(setting: str) -> Any:
     return Annotated[dict[str, Any], constructor]
 
 
+_NAMES = PrimitiveConstructorSpec(
+    nargs="*",
+    metavar="NAME",
+    instance_from_str=lambda words: tuple(name for word in words for name in word.split(",") if name),
+    is_instance=lambda value: isinstance(value, tuple),
+    str_from_instance=list,
+)
+NAMES = Annotated[tuple[str, ...], _NAMES]
+"""The type of a setting given as names, with spaces or commas between them."""
+
 ANNOTATIONS: dict[type, dict[str, Any]] = {
-    Config: {"task": Annotated[Positional[str], arg(metavar="TASK")], "log_options": table("log_options")},
+    Config: {
+        "task": Annotated[Positional[str], arg(metavar="TASK")],
+        "log": NAMES,
+        "log_options": table("log_options"),
+        "callbacks": NAMES,
+        "plugins": NAMES,
+    },
     EnvConfig: {
         "num_envs": Annotated[int, arg(aliases=["--envs"])],
         "obs": Annotated[Literal["state", "rgb", "rgb+state"], arg(aliases=["--obs"])],

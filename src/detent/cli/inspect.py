@@ -88,7 +88,7 @@ def print_evaluation(report: dict[str, Any]) -> None:
     console.print(rows)
     meaning = "" if report["stochastic"]["score"] is None else "; score: 0 is random, 1 is TD3"
     console.print(f"{report['stochastic']['episodes']} episodes each; interval: of the mean return{meaning}")
-    console.print("change: mean |change of action| from step to step over half its range; *: what policy(obs) plays")
+    console.print("change: mean |change of action| per step over half its range; *: policy(observation)")
     if report["paper_score"] is not None:
         console.print(f"the paper's score at this step: {report['paper_score']:.3f}")
 
