@@ -728,7 +728,7 @@ def test_a_bare_list_shows_everything_with_headings_and_the_kinds_of_plugins(cli
 
 def test_list_imports_a_module_first_and_shows_what_it_registers(cli: Detent, tmp_path: Path) -> None:
     (tmp_path / "here" / "my_loggers.py").write_text(
-        "import detent\n@detent.register_logger('to-nowhere')\nclass Nowhere:\n    'Forgets every row.'\n"
+        "import detent\n@detent.register_logger('to-nowhere')\nclass Nowhere(detent.Callback):\n    'Forgets every row.'\n"
     )
     try:
         listed = one_json(cli("list loggers --plugins my_loggers --json"))

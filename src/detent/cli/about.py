@@ -67,9 +67,7 @@ class List:
 def _print_entries(what: str) -> None:
     entries = _entries(what)
     if not entries:
-        print(
-            f"no {what} have a name yet; package.module:Name names your own, and --plugins a module that registers some"
-        )
+        print(f"none; package.module:Name gives one of your own, --plugins a module that registers {what}")
         return
     width = max(map(len, entries))
     for name, description in entries.items():

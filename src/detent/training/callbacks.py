@@ -8,13 +8,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from detent.config import Config
 from detent.envs import AdjustableEnv, VectorEnv
 from detent.errors import ConfigError
-from detent.models.policy import Policy
-from detent.rollouts.rollout import Rollout
+
+if TYPE_CHECKING:
+    from detent.models.policy import Policy
+    from detent.rollouts.rollout import Rollout
 
 Row = dict[str, Any]
 Status = Literal["finished", "stopped", "failed"]
