@@ -728,13 +728,13 @@ def test_a_bare_list_shows_everything_with_headings_and_the_kinds_of_plugins(cli
 
 def test_list_imports_a_module_first_and_shows_what_it_registers(cli: Detent, tmp_path: Path) -> None:
     (tmp_path / "here" / "my_loggers.py").write_text(
-        "import detent\n@detent.register_logger('to-nowhere')\nclass Nowhere(detent.Callback):\n    'Forgets every row.'\n"
+        "import detent\n@detent.register_logger('to-nowhere')\nclass Nowhere(detent.Callback):\n    'Forgets.'\n"
     )
     try:
         listed = one_json(cli("list loggers --plugins my_loggers --json"))
     finally:
         LOGGERS._registered.pop("to-nowhere", None)
-    assert listed["to-nowhere"] == "Forgets every row."
+    assert listed["to-nowhere"] == "Forgets."
     assert cli("list loggers --plugins nowhere").err.startswith(
         "detent list: the plug-in module 'nowhere' cannot be imported: ModuleNotFoundError"
     )
