@@ -176,12 +176,12 @@ def test_an_unknown_command_names_the_nearest(cli: Detent) -> None:
 
 def test_short_flags_arrive() -> None:
     config = settings(
-        "Hopper-v4 --variant mlp-c --algo ppo --preset fast --steps 1_000 --seed 9 --bins 7 --width 32 --envs 8",
+        "Hopper-v4 --variant mlp-d --algo ppo --preset fast --steps 1_000 --seed 9 --bins 7 --width 32 --envs 8",
         "--threads 3 --device cpu --action-low -1 -2.5 --action-high 3 --init-from elsewhere",
         "--env.kwargs frame_skip=5 healthy_z_range=[0.3,1.0] terminate=false name=abc text='7' eq=a=b",
         "--ppo.clip 0.1 --update.no-anneal --tensorboard --critic.depth 3",
     )
-    expected = configure("Hopper-v4", preset="fast", variant="mlp-c")
+    expected = configure("Hopper-v4", preset="fast", variant="mlp-d")
     assert config == override(
         expected,
         {
@@ -250,6 +250,15 @@ def test_the_configuration_of_a_run_repeats_it(trained: Path, tmp_path: Path) ->
     assert settings("--config", tmp_path / "config.toml") == load_config(tmp_path / "config.toml")
 
 
+def test_a_file_may_have_settings_that_its_head_ignores_but_flags_beside_it_may_not(
+    cli: Detent, tmp_path: Path
+) -> None:
+    save_config(configure("Hopper-v4", variant="mlp-c"), tmp_path / "config.toml")
+    assert "bins = 41" in (tmp_path / "config.toml").read_text(), "a preset's bins are for all variants"
+    assert settings("--config", tmp_path / "config.toml").head.kind == "gaussian"
+    assert "which has no bins" in cli("train --config", tmp_path / "config.toml", "--bins 7").err
+
+
 # Wrong input.
 
 
@@ -265,6 +274,9 @@ def test_the_configuration_of_a_run_repeats_it(trained: Path, tmp_path: Path) ->
         ("train Hopper-v4 --variant rnd", "there is no variant 'rnd'; did you mean rn-d?"),
         ("train Hopper-v4 --preset papr", "there is no preset 'papr'; did you mean paper?"),
         ("train Hopper-v4 --algo sac", "there is no algo 'sac'; valid: ppo, spo, td3, trpo"),
+        ("train Hopper-v4 --variant mlp-c --bins 7", "variant 'mlp-c' has a gaussian head, which has no bins; leave"),
+        ("train Hopper-v4 --variant rn-c --head.bins=41", "variant 'rn-c' has a gaussian head, which has no bins;"),
+        ("train Hopper-v4 --head.log-std-init -1", "variant 'rn-d' has a categorical head, which has no log_std_init;"),
         ("train Hopper-v4 --bins 1", "head.bins is 1; a categorical head needs at least 2 bins per dimension"),
         ("train Hopper-v4 --steps -5", "steps is -5; it must be at least 1"),
         ("train Hopper-v4 --width 0", "actor.width is 0; it must be at least 1"),

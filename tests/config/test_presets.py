@@ -315,3 +315,25 @@ def test_what_a_family_does_not_have_is_refused(arguments: dict[str, Any], sente
     with pytest.raises(ConfigError) as raised:
         configure(**arguments)
     assert str(raised.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("variant", "settings", "sentence"),
+    [
+        ("mlp-c", {"head.bins": 7}, "variant 'mlp-c' has a gaussian head, which has no bins; leave head.bins out"),
+        ("rn-c", {"head": {"bins": 41}}, "or choose another variant: rn-d, mlp-d, loss-swap, "),
+        ("rn-d", {"head.log_std": "state-dependent"}, "has a categorical head, which has no log_std; .*: rn-c, mlp-c$"),
+        ("loss-swap", {"head.log_std": "state-independent"}, "has a loss-swap head, which has no log_std;"),
+        ("custom", {"head.kind": "gaussian", "head.bins": 7}, "variant 'custom' has a gaussian head"),
+    ],
+)
+def test_an_override_that_the_head_does_not_read_is_refused(
+    variant: str, settings: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        configure("Hopper-v4", variant=variant, overrides=settings)
+
+
+def test_what_a_plugins_head_reads_is_its_own_affair() -> None:
+    overrides = {"head.kind": "my_package:Head", "head.bins": 7, "head.log_std_init": 1.0}
+    assert configure("Hopper-v4", variant="custom", overrides=overrides).head.bins == 7

@@ -9,7 +9,7 @@ import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from detent.cli.arguments import annotated_settings
-from detent.cli.flags import given, require_known
+from detent.cli.flags import flags_of, given, require_known, spelled
 from detent.errors import ConfigError
 
 Command = TypeVar("Command")
@@ -35,6 +35,13 @@ def parse(command: type[Command], words: Sequence[str], default: Command | None 
     if unknown:
         raise ConfigError(f"'{unknown[0]}' is one word too many; `{prog} --help` shows what the command takes")
     return parsed
+
+
+def given_settings(command: type, words: Sequence[str]) -> list[str]:
+    """Return the dotted names of the settings that the flags among `words` set."""
+    with annotated_settings(short=False):
+        flags = flags_of(command)
+    return [flags[spelled(flag)] for flag, _ in given(words) if spelled(flag) in flags]
 
 
 def _whole_numbers(words: Sequence[str]) -> ConstructorRegistry:

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 from tyro.conf import arg
 
-from detent.cli.parsing import parse
+from detent.cli.parsing import given_settings, parse
 from detent.config import Config
 from detent.config.io import override, read_run_config, read_toml, to_dict
-from detent.config.presets import BASELINES, configure, merged
+from detent.config.presets import BASELINES, configure, merged, require_used
 from detent.errors import ConfigError
 
 STOPPED = 3
@@ -86,17 +86,18 @@ def parse_train(words: list[str]) -> Train:
                 f"'{key}' and those settings out of the file"
             )
     names = {key: getattr(chosen, key) for key in _NAMES}
-    overrides = merged(
-        {key: value for key, value in file.items() if key not in _NAMES},
-        {"device": chosen.device, "env": {"obs": chosen.env.obs, "backend": chosen.env.backend}},
-    )
-    settings = configure(**names, overrides=overrides)
+    decisive = {"device": chosen.device, "env": {"obs": chosen.env.obs, "backend": chosen.env.backend}}
+    # The file's other settings are not among the overrides: it may be a run's own, with settings that its head ignores.
+    settings = configure(**names, overrides=decisive)
+    settings = override(settings, merged({key: file[key] for key in file if key not in _NAMES}, decisive))
     if first.config and any((first.config.parent / name).exists() for name in ("run.json", "checkpoints", "lock")):
         from detent.training.plugins import require_trust
 
         # Written by a run, possibly someone else's, not by the user.
         require_trust(settings, first.config, first.trust)
-    return parse(Train, words, Train(settings))
+    command = parse(Train, words, Train(settings))
+    require_used(command.settings, given_settings(Train, words))
+    return command
 
 
 def _parse_resume(words: list[str], first: Train) -> Train:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -21,6 +21,15 @@ _ON_POLICY = ("actor", "head", "critic", "normalize", "advantage", "update")
 MANISKILL_BACKENDS = ("physx_cpu", "physx_cuda")
 FAMILIES = ("gym", "maniskill-state", "maniskill-rgb")
 """Task families that presets have settings for; a ManiSkill task's family depends on what the policy observes."""
+
+
+_HEAD_SETTINGS = {
+    "head.bins": ("categorical", "loss-swap"),
+    "head.log_std": ("gaussian",),
+    "head.log_std_init": ("gaussian", "loss-swap"),
+}
+"""Settings of the head with the built-in heads that read them; what a plug-in reads is its own affair."""
+_HEADS = ("categorical", "gaussian", "loss-swap")
 
 
 @cache
@@ -48,7 +57,8 @@ def configure(
     variant and `overrides`.
 
     `overrides` are nested (`{"ppo": {"clip": 0.1}}`) or dotted (`{"ppo.clip": 0.1}`). `env.obs`, `env.backend` and
-    `device` among them also determine which settings a ManiSkill task starts from.
+    `device` among them also determine which settings a ManiSkill task starts from. Settings that the variant's head
+    does not read are refused among them.
     """
     _require_known(preset, variant, algo)
     changes = nested(overrides or {})
@@ -67,8 +77,26 @@ def configure(
     config = override(config, groups["tasks"].get(task, {}))
     config = override(config, groups["scales"].get(config.scale, {}))
     config = override(config, groups["algos"].get(algo, {}))
-    config = override(config, variant_settings)
-    return override(config, changes)
+    config = override(override(config, variant_settings), changes)
+    require_used(config, [f"head.{key}" for key in changes.get("head", {})])
+    return config
+
+
+def require_used(config: Config, settings: Iterable[str]) -> None:
+    """Refuse those of the `settings`, which the user chose, that the configuration's head does not read.
+
+    A preset sets them for all variants, and so does the file of every run: only what was chosen for this run is wrong.
+    """
+    head = config.head.kind
+    for setting in settings:
+        readers = _HEAD_SETTINGS.get(setting)
+        if readers and head in _HEADS and head not in readers:
+            heads = {name: content.get("head", {}).get("kind") for name, content in table("variants").items()}
+            variants = [name for name, kind in heads.items() if kind in readers]
+            raise ConfigError(
+                f"variant '{config.variant}' has a {head} head, which has no {setting.partition('.')[2]}; leave "
+                f"{setting} out, or choose another variant: {', '.join(variants)}"
+            )
 
 
 def _family(config: Config) -> str:
