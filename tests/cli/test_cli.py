@@ -624,6 +624,16 @@ def test_eval_takes_any_checkpoint(trained: Path, cli: Detent) -> None:
         assert one_json(cli("eval", trained, flags, step))["step"] == step
 
 
+def test_a_checkpoint_can_be_given_by_its_step_as_a_number(trained: Path, cli: Detent) -> None:
+    first = checkpoints.steps(trained)[0]
+    weights = [detent.load(trained, checkpoint=which).state_dict() for which in (first, str(first), "latest")]
+    assert all((weights[0][name] == weights[1][name]).all() for name in weights[0])
+    assert any((weights[0][name] != weights[2][name]).any() for name in weights[0])
+    assert one_json(cli("eval", trained, "--episodes 2 --threads 1 --json --checkpoint", first))["step"] == first
+    with pytest.raises(ConfigError, match=f"has no checkpoint '17'; there are best, latest, {first}"):
+        detent.load(trained, checkpoint=17)
+
+
 def test_eval_repeats_its_numbers_and_another_seed_does_not(trained: Path, cli: Detent) -> None:
     flags = "--episodes 3 --threads 1 --json --seed"
     one, two, other = (cli("eval", trained, flags, seed).out for seed in (1, 1, 2))
