@@ -194,7 +194,6 @@ def train(run: Path, variant: str, overrides: dict[str, Any]) -> None:
         "update.epochs": 2,
         "update.learning_rate": 0.01,
         "actor.width": 8,
-        "head.bins": 5,
         "eval.episodes": 1,
         "eval.interval": 2 * ENVS * STEPS,
         "normalize.warmup_steps": 8,
@@ -206,10 +205,10 @@ def train(run: Path, variant: str, overrides: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("variant", "overrides"),
     [
-        ("rn-d", {}),
+        ("rn-d", {"head.bins": 5}),
         ("mlp-c", {"normalize.reward": False}),
         ("rn-c", {"head.log_std": "state-dependent", "update.normalize_advantages": False}),
-        ("loss-swap", {"algo": "trpo"}),
+        ("loss-swap", {"algo": "trpo", "head.bins": 5}),
     ],
 )
 def test_a_probe_is_what_a_replay_by_hand_gives(variant: str, overrides: dict[str, Any], tmp_path: Path) -> None:

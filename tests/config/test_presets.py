@@ -9,7 +9,7 @@ import pytest
 
 from detent.config import Config, presets, validate
 from detent.config.io import to_dict
-from detent.config.presets import PRESETS, configure, merged, nested, table
+from detent.config.presets import PRESETS, configure, merged, nested, require_used, table
 from detent.errors import ConfigError
 
 VARIANTS = ("rn-d", "rn-c", "mlp-d", "mlp-c")
@@ -321,19 +321,24 @@ def test_what_a_family_does_not_have_is_refused(arguments: dict[str, Any], sente
     ("variant", "settings", "sentence"),
     [
         ("mlp-c", {"head.bins": 7}, "variant 'mlp-c' has a gaussian head, which has no bins; leave head.bins out"),
-        ("rn-c", {"head": {"bins": 41}}, "or choose another variant: rn-d, mlp-d, loss-swap, "),
+        ("rn-c", {"head.bins": 41}, "or choose another variant: rn-d, mlp-d, loss-swap, "),
         ("rn-d", {"head.log_std": "state-dependent"}, "has a categorical head, which has no log_std; .*: rn-c, mlp-c$"),
         ("loss-swap", {"head.mean": "squashed"}, "has a loss-swap head, which has no mean"),
+        ("loss-swap", {"head.log_std": "state-independent"}, "has a loss-swap head, which has no log_std;"),
         ("custom", {"head.kind": "gaussian", "head.bins": 7}, "variant 'custom' has a gaussian head"),
     ],
 )
-def test_an_override_that_the_head_does_not_read_is_refused(
+def test_a_chosen_setting_that_the_head_does_not_read_is_refused(
     variant: str, settings: dict[str, Any], sentence: str
 ) -> None:
+    # The overrides of a program or a study are often shared by several variants, and allowed.
+    config = configure("Hopper-v4", variant=variant, overrides=settings)
     with pytest.raises(ConfigError, match=sentence):
-        configure("Hopper-v4", variant=variant, overrides=settings)
+        require_used(config, settings)
 
 
 def test_what_a_plugins_head_reads_is_its_own_affair() -> None:
     overrides = {"head.kind": "my_package:Head", "head.bins": 7, "head.log_std_init": 1.0}
-    assert configure("Hopper-v4", variant="custom", overrides=overrides).head.bins == 7
+    config = configure("Hopper-v4", variant="custom", overrides=overrides)
+    require_used(config, overrides)
+    assert config.head.bins == 7

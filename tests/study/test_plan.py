@@ -153,10 +153,6 @@ def test_ids_stay_when_a_later_version_adds_a_setting(monkeypatch: pytest.Monkey
         ({"settings": {"threads": 0}}, "threads is 0 (all cores), which is not the same on every machine"),
         ({"settings": 3}, "'settings' must be a table; found 3"),
         ({"steps": 6_000_000}, "goes past schedule_steps"),
-        (
-            {"variants": ["mlp-c"], "settings": {"head.bins": 7}},
-            "variant 'mlp-c' has a gaussian head, which has no bins",
-        ),
         ({"steps": "many"}, "steps is 'many'; it must be int"),
         ({"grid": {}}, "'grid' must be tables: [[grid]]"),
         ({"baseline": 1}, "'baseline' must be true or false; found 1"),

@@ -8,8 +8,8 @@ import os
 import select
 import sys
 
-PLAIN = {"·": "-", "±": "+-", "²": "^2"}
-"""Spellings of the characters Detent prints that are not ASCII."""
+PLAIN = {"·": "-", "±": "+-", "²": "^2", "…": "~"}
+"""Spellings of the characters that Detent and its tables print and ASCII lacks."""
 
 
 def _spell(error: UnicodeError) -> tuple[str, int]:

@@ -88,10 +88,11 @@ def parse_train(words: list[str]) -> Train:
                 f"'{key}' and those settings out of the file"
             )
     names = {key: getattr(chosen, key) for key in _NAMES}
-    decisive = {"device": chosen.device, "env": {"obs": chosen.env.obs, "backend": chosen.env.backend}}
-    # The file's other settings are not among the overrides: it may be a run's own, with settings that its head ignores.
-    settings = configure(**names, overrides=decisive)
-    settings = override(settings, merged({key: file[key] for key in file if key not in _NAMES}, decisive))
+    overrides = merged(
+        {key: value for key, value in file.items() if key not in _NAMES},
+        {"device": chosen.device, "env": {"obs": chosen.env.obs, "backend": chosen.env.backend}},
+    )
+    settings = configure(**names, overrides=overrides)
     if first.config and any((first.config.parent / name).exists() for name in ("run.json", "checkpoints", "lock")):
         from detent.training.plugins import require_trust
 

@@ -58,8 +58,7 @@ def configure(
     variant and `overrides`.
 
     `overrides` are nested (`{"ppo": {"clip": 0.1}}`) or dotted (`{"ppo.clip": 0.1}`). `env.obs`, `env.backend` and
-    `device` among them also determine which settings a ManiSkill task starts from. Settings that the variant's head
-    does not read are refused among them.
+    `device` among them also determine which settings a ManiSkill task starts from.
     """
     _require_known(preset, variant, algo)
     changes = nested(overrides or {})
@@ -78,15 +77,14 @@ def configure(
     config = override(config, groups["tasks"].get(task, {}))
     config = override(config, groups["scales"].get(config.scale, {}))
     config = override(config, groups["algos"].get(algo, {}))
-    config = override(override(config, variant_settings), changes)
-    require_used(config, [f"head.{key}" for key in changes.get("head", {})])
-    return config
+    return override(override(config, variant_settings), changes)
 
 
 def require_used(config: Config, settings: Iterable[str]) -> None:
-    """Refuse those of the `settings`, which the user chose, that the configuration's head does not read.
+    """Refuse those of the `settings`, which the user typed, that the configuration's head does not read.
 
-    A preset sets them for all variants, and so does the file of every run: only what was chosen for this run is wrong.
+    Presets, the files of runs, studies and loops over variants set them for every variant alike; only a flag typed for
+    this one run is a mistake.
     """
     head = config.head.kind
     for setting in settings:
