@@ -17,6 +17,7 @@ import detent
 from detent.cli import main
 from detent.config import EnvConfig
 from detent.envs import env_spec, make_envs
+from detent.envs.factory import FactorySimulator
 from detent.envs.gymnasium import GymnasiumEnvs
 from detent.envs.scripted import ScriptedEnv, TargetEnv
 from detent.errors import ConfigError
@@ -246,3 +247,52 @@ def test_wrappers_by_import_path_are_put_on_in_order(
     ):
         with pytest.raises(ConfigError, match=sentence):
             env_spec("Hopper-v4", EnvConfig(wrappers=(wrapper,)))
+
+
+class Fixed(ScriptedEnv):
+    """The scripted episodes, each reward multiplied by an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = 1.0
+
+    def step(self, action: Any) -> Any:
+        observation, reward, *rest = super().step(action)
+        return observation, reward * self.scale, *rest
+
+
+def scaled_vector(num_envs: int, kind: Any) -> Any:
+    return kind([Fixed] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_attributes_of_a_vector_env_are_set_now_and_after_every_rebuild(kind: Any) -> None:
+    simulator = FactorySimulator(lambda num_envs: scaled_vector(num_envs, kind))
+    envs: Any = simulator.make("mine", EnvConfig(num_envs=2), 2, 1)
+
+    def first_rewards(scale: float) -> list[float]:
+        """The first rewards of both environments, without the scale."""
+        reward: torch.Tensor = envs.step(torch.zeros(2, 1)).reward / scale
+        return reward.tolist()
+
+    envs.reset(0)
+    usual = first_rewards(1.0)
+    envs.set_attributes({"scale": 3.0})
+    second = first_rewards(3.0)
+    assert second != usual
+    for _ in range(2):
+        envs.reset(0)
+        assert first_rewards(3.0) == pytest.approx(usual)
+        assert first_rewards(3.0) == pytest.approx(second)
+    with pytest.raises(RuntimeError, match="have no attribute 'scal' to set"):
+        envs.set_attributes({"scal": 1.0})
+    envs.close()
+
+
+def test_attributes_of_a_vector_env_of_its_own_kind_are_its_own() -> None:
+    envs: Any = FactorySimulator(NativeVectorEnv).make("mine", EnvConfig(num_envs=3), 3, 1)
+    with pytest.raises(RuntimeError, match="NativeVectorEnv has no attribute 'gravity' to set"):
+        envs.set_attributes({"gravity": 1.0})
+    envs.set_attributes({"render_mode": "ansi"})
+    assert envs._envs.unwrapped.render_mode == "ansi"
+    envs.close()

@@ -255,6 +255,29 @@ def test_the_gpu_adapter_has_random_numbers_of_its_own() -> None:
     others.close()
 
 
+@pytest.mark.parametrize("adapter", ["pool", "batch"])
+def test_attributes_are_set_now_and_hold_after_a_rebuild(adapter: str) -> None:
+    config = EnvConfig(num_envs=1)
+    envs: Any = (
+        ManiSkillPool("PushCube-v1", 1, config, 1)
+        if adapter == "pool"
+        else ManiSkillBatch("PushCube-v1", 1, config, "physx_cpu")
+    )
+
+    def spread() -> float:
+        """Of the arm's first positions over four rebuilds: its seven joints come first in the state."""
+        states = [envs.reset(seed)["state"][0, :7] for seed in range(4)]
+        return float(torch.stack(states).std(0).max())
+
+    assert spread() > 0.01
+    envs.set_attributes({"robot_init_qpos_noise": 0.0})
+    assert spread() < 1e-6
+    with pytest.raises(RuntimeError, match="has no attribute 'robot_init_qpos_nose' to set; did you mean robot_init_"):
+        envs.set_attributes({"robot_init_qpos_nose": 0.0})
+    if adapter == "batch":
+        envs.close()
+
+
 def crash_after_three(row: dict[str, Any], policy: Any) -> None:
     if row["iteration"] == 3:
         raise ZeroDivisionError
