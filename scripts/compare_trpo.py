@@ -35,7 +35,7 @@ class DoubleBackpropagation(TRPO):
         self._kept = None
         return super().update(batch, learning_rate, generator, extra_scalars)
 
-    def fisher_product(self, batch: Batch, vector: Tensor) -> Tensor:
+    def fisher_product(self, batch: Batch, vector: Tensor, damping: float) -> Tensor:
         parameters = [*self.actor.policy.head.parameters(), *self.actor.policy.actor.parameters()]
         if self._kept is None or self._kept[0] is not batch:
             params = self.actor.policy.params(batch.observation)
@@ -77,7 +77,7 @@ def main() -> None:
             rule = kind(copy.deepcopy(policy), config)
             start = rule.actor.flat.detach().clone()
             started = time.perf_counter()
-            rule._step(batch, batch.advantages)
+            rule._step(batch, batch.advantages, torch.Generator())
             seconds[name].append(time.perf_counter() - started)
             results.append(rule.actor.flat.detach() - start)
         ours, theirs = results

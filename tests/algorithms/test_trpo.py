@@ -78,7 +78,7 @@ def mean_kl(rule: TRPO, batch: Batch, old: Tensor) -> Callable[[Tensor], Tensor]
 
 @every_head
 def test_fisher_product_is_the_dense_hessian_of_the_kl(kind: HeadKind) -> None:
-    rule = make_rule(kind, damping=0.25)
+    rule = make_rule(kind)
     batch = make_batch(rule)
     old = rule.actor.flat.detach().clone()
     hessian: Any = torch.func.hessian(mean_kl(rule, batch, old))(old)
@@ -86,7 +86,43 @@ def test_fisher_product_is_the_dense_hessian_of_the_kl(kind: HeadKind) -> None:
         vector = torch.randn(old.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         expected = hessian @ vector + 0.25 * vector
         assert (hessian @ vector).abs().max() > 0.1
-        torch.testing.assert_close(rule.fisher_product(batch, vector), expected, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(rule.fisher_product(batch, vector, 0.25), expected, rtol=1e-9, atol=1e-9)
+
+
+@every_head
+def test_the_mean_eigenvalue_is_estimated_from_random_signs(kind: HeadKind) -> None:
+    rule = make_rule(kind)
+    batch = make_batch(rule)
+    old = rule.actor.flat.detach().clone()
+    hessian: Any = torch.func.hessian(mean_kl(rule, batch, old))(old)
+    found = torch.tensor([rule.mean_eigenvalue(batch, torch.Generator().manual_seed(seed)) for seed in range(200)])
+    expected = hessian.trace().item() / len(old)
+    # Hutchinson's variance is twice the sum of squares off the diagonal.
+    deviation = (2 * (hessian - hessian.diag().diag()).square().sum()).sqrt().item() / len(old)
+    assert found.mean().item() == pytest.approx(expected, abs=5 * deviation / 200**0.5)
+    assert found.std().item() == pytest.approx(deviation, rel=0.3)
+
+
+@every_head
+def test_a_calibrated_step_reaches_the_bound_whatever_the_damping(kind: HeadKind) -> None:
+    for damping in (0.1, 10.0, 100.0):
+        rule = make_rule(kind, calibrated=True, damping=damping, max_kl=1e-3)
+        metrics = rule.update(make_batch(rule), 3e-4, torch.Generator().manual_seed(0))
+        assert 0.9e-3 < metrics["kl"] <= 1e-3, (damping, metrics["kl"])
+    # Damping that counts in the length keeps the step short of the bound, and the more so the larger it is.
+    damped = [make_rule(kind, damping=damping, max_kl=1e-3) for damping in (0.1, 10.0)]
+    reached = [rule.update(make_batch(rule), 3e-4, torch.Generator().manual_seed(0))["kl"] for rule in damped]
+    assert reached[1] < reached[0] < 0.95e-3
+    assert reached[1] < 0.4e-3
+
+
+def test_a_calibrated_line_search_shortens_by_what_the_kl_exceeds() -> None:
+    rule = make_rule(calibrated=True, max_kl=0.01, backtrack_coef=0.8)
+    # A KL of 1.21 times the bound wants a length of 1 / 1.1; one of 4 times is cut by the coefficient at most.
+    assert rule._shorter(1.0, 0.0121) == pytest.approx(0.99 / 1.1)
+    assert rule._shorter(0.5, 0.04) == pytest.approx(0.4)
+    # Within the trust region, but the surrogate did not improve.
+    assert rule._shorter(1.0, 0.005) == pytest.approx(0.8)
 
 
 class Square(torch.autograd.Function):
@@ -121,7 +157,7 @@ def test_fisher_product_works_where_forward_mode_does_not(kind: HeadKind) -> Non
         rule = make_rule(kind, layer=module)
         batch = make_batch(rule)
         vector = torch.randn(rule.actor.flat.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-        found.append(rule.fisher_product(batch, vector))
+        found.append(rule.fisher_product(batch, vector, 0.1))
     torch.testing.assert_close(found[1], found[0], rtol=1e-10, atol=1e-10)
 
 
@@ -134,7 +170,7 @@ def test_fisher_product_in_float32_is_the_hessian_to_five_digits(kind: HeadKind)
     hessian: Any = torch.func.hessian(mean_kl(rule, batch, old))(old)
     single = TRPO(copy.deepcopy(rule.actor.policy).float(), Config(algo="trpo", trpo=TRPOConfig(chunk=20)))
     state = {"state": batch.observation["state"].float()}
-    found = single.fisher_product(replace(batch, observation=state), vector.float())
+    found = single.fisher_product(replace(batch, observation=state), vector.float(), 0.1)
     torch.testing.assert_close(found.double(), hessian @ vector + 0.1 * vector, rtol=1e-5, atol=1e-5)
 
 
@@ -144,7 +180,7 @@ def test_the_chunk_changes_memory_not_results(chunk: int) -> None:
     batch = make_batch(rule)
     advantages = normalized_advantages(batch.advantages)
     vector = torch.ones_like(rule.actor.flat)
-    torch.testing.assert_close(other.fisher_product(batch, vector), rule.fisher_product(batch, vector))
+    torch.testing.assert_close(other.fisher_product(batch, vector, 0.1), rule.fisher_product(batch, vector, 0.1))
     for ours, theirs in zip(
         other.surrogate_gradient(batch, advantages), rule.surrogate_gradient(batch, advantages), strict=True
     ):
@@ -258,7 +294,7 @@ def test_a_failed_search_brings_the_old_parameters_back_to_the_bit(
     old = rule.actor.flat.detach().clone()
     # Downhill: no length of it improves the surrogate.
     monkeypatch.setattr("detent.algorithms.trpo.conjugate_gradient", lambda product, target, n: (-target, target.sum()))
-    metrics = rule._step(batch, normalized_advantages(batch.advantages))
+    metrics = rule._step(batch, normalized_advantages(batch.advantages), torch.Generator())
     assert torch.equal(rule.actor.flat.detach(), old)
     assert metrics["line_search_failed"] == 1
     assert metrics["step_fraction"] == 0

@@ -255,7 +255,7 @@ def test_trpo_sees_the_whole_path_from_pixels_to_actions() -> None:
     vector = torch.randn(old.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     _, product = torch.autograd.functional.hvp(mean_kl, old, vector)
     assert product[-encoder:].abs().max() > 1e-4
-    torch.testing.assert_close(rule.fisher_product(batch, vector), product + 0.1 * vector, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(rule.fisher_product(batch, vector, 0.1), product + 0.1 * vector, rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.parametrize("accelerated", [False, True])

@@ -153,7 +153,7 @@ class TRPO:
         # Shuffle: random minibatches measure the gradient's variance, but neighbouring rows share a time step.
         batch = batch.select(torch.randperm(len(batch), generator=generator, device=batch.advantages.device))
         advantages = normalized_advantages(batch.advantages) if self._update.normalize_advantages else batch.advantages
-        metrics = self._step(batch, advantages)
+        metrics = self._step(batch, advantages, generator)
         critic = self.critic.update(self._encoded(batch), learning_rate, generator, extra_scalars)
         return metrics | {"critic_grad_norm": critic.pop("grad_norm"), **critic}
 
@@ -165,15 +165,21 @@ class TRPO:
         pieces = [self._policy.encode(chunk.observation) for chunk, _ in self._chunks(batch, batch.advantages)]
         return replace(batch, observation={key: torch.cat([piece[key] for piece in pieces]) for key in pieces[0]})
 
-    def _step(self, batch: Batch, advantages: Tensor) -> dict[str, float]:
+    def _step(self, batch: Batch, advantages: Tensor, generator: Generator) -> dict[str, float]:
         """Move the actor along the natural gradient, or not at all if no step length is acceptable."""
+        config, damping = self._config, self._config.damping
+        if config.calibrated:
+            damping *= self.mean_eigenvalue(batch, generator)
         variance = GradientVariance(self._watched) if self._update.diagnostics else None
         gradient, surrogate = self.surrogate_gradient(batch, advantages, variance)
         direction, residual = conjugate_gradient(
-            lambda vector: self.fisher_product(batch, vector), gradient, self._config.cg_iterations
+            lambda vector: self.fisher_product(batch, vector, damping), gradient, config.cg_iterations
         )
-        curvature = direction.dot(self.fisher_product(batch, direction)).clamp(min=_TINY)
-        full_step = (2 * self._config.max_kl / curvature).sqrt() * direction
+        # A damped length stays short of the bound by as much as the damping outweighs the matrix, which depends on the
+        # head: a fresh softmax over 41 bins reaches .4 of the bound, a Gaussian .6 (docs/algorithms.md).
+        measuring = 0.0 if config.calibrated else damping
+        curvature = direction.dot(self.fisher_product(batch, direction, measuring)).clamp(min=_TINY)
+        full_step = (2 * config.max_kl / curvature).sqrt() * direction
         fraction, measured = self._search(batch, advantages, surrogate, full_step)
         metrics = {
             "policy_loss": -measured.surrogate,
@@ -211,12 +217,18 @@ class TRPO:
             variance.end_epoch()
         return total, surrogate.item()
 
-    def fisher_product(self, batch: Batch, vector: Tensor) -> Tensor:
+    def fisher_product(self, batch: Batch, vector: Tensor, damping: float) -> Tensor:
         """Return (F + damping I) vector, where F is the mean over states of J^T M J at the current parameters."""
         self.actor.gradient.zero_()
         for chunk, _ in self._chunks(batch, batch.advantages):
             self.actor.add_fisher_product(chunk.observation, vector, 1 / len(batch))
-        return self.actor.gradient + self._config.damping * vector
+        return self.actor.gradient + damping * vector
+
+    def mean_eigenvalue(self, batch: Batch, generator: Generator) -> float:
+        """Return the mean eigenvalue of F, trace(F) / P, estimated as z.Fz / P with random signs z (Hutchinson)."""
+        flat = self.actor.flat
+        signs = torch.randint(0, 2, flat.shape, generator=generator, device=flat.device).to(flat.dtype) * 2 - 1
+        return signs.dot(self.fisher_product(batch, signs, 0.0)).item() / len(flat)
 
     @torch.no_grad()
     def _search(self, batch: Batch, advantages: Tensor, surrogate: float, full_step: Tensor) -> tuple[float, Measure]:
@@ -225,9 +237,9 @@ class TRPO:
         If no length does, the old parameters are restored bit for bit and the fraction is 0. A non-finite measure ends
         the search; the metrics built from it end the run if the surrogate is not finite, and warn otherwise.
         """
-        old = self.actor.flat.detach().clone()
+        old, coef = self.actor.flat.detach().clone(), self._config.backtrack_coef
+        fraction = 1.0
         for i in range(self._config.max_backtracks):
-            fraction = self._config.backtrack_coef**i
             self.actor.flat.copy_(old + fraction * full_step)
             measured = self.measure(batch, advantages, old)
             if not (math.isfinite(measured.kl) and math.isfinite(measured.surrogate)):
@@ -235,8 +247,14 @@ class TRPO:
                 return 0.0, measured
             if measured.kl <= self._config.max_kl and measured.surrogate > surrogate:
                 return fraction, measured
+            fraction = self._shorter(fraction, measured.kl) if self._config.calibrated else coef ** (i + 1)
         self.actor.flat.copy_(old)
         return 0.0, self.measure(batch, advantages, old)
+
+    def _shorter(self, fraction: float, kl: float) -> float:
+        """Return the next step length to try: as long as a KL that grows with the square of the length allows."""
+        coef, bound = self._config.backtrack_coef, self._config.max_kl
+        return fraction * (max(coef, 0.99 * math.sqrt(bound / kl)) if kl > bound else coef)
 
     @torch.no_grad()
     def measure(self, batch: Batch, advantages: Tensor, old: Tensor) -> Measure:

@@ -243,7 +243,10 @@ class TRPOConfig:
     max_kl: float = 0.01
     """Trust region: upper bound of the mean KL(old || new) over the batch."""
     damping: float = 0.1
-    """Added to the diagonal of the Fisher matrix."""
+    """Added to the diagonal of the Fisher matrix; if `calibrated`, in units of the matrix's mean eigenvalue."""
+    calibrated: bool = False
+    """Let the step's KL come near max_kl whatever the head: damping then only smooths the step's direction, while the
+    Fisher matrix alone sets its length, and the line search shortens it no more than the KL demands."""
     cg_iterations: int = 10
     """Conjugate-gradient iterations per update."""
     max_backtracks: int = 10
