@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Iterable
@@ -181,3 +182,31 @@ def test_files_named_in_prose_exist(page: Path) -> None:
     for name in INLINE.findall(prose(page)):
         if re.fullmatch(r"[\w*-]+(/[\w*-]+)+\.(py|toml|csv|sh)", name):
             assert any(any(place.glob(name)) for place in (ROOT, PACKAGE)), name
+
+
+@cache
+def literals() -> tuple[str, ...]:
+    """The string literals of the package, adjacent ones joined; a NUL stands for each value that is filled in."""
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                found.append("".join(p.value if isinstance(p, ast.Constant) else "\0" for p in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return tuple(found)
+
+
+def is_a_message(quoted: str) -> bool:
+    """Whether the package has a sentence that reads like this; `...` stands for anything."""
+    pattern = re.compile(".*".join(map(re.escape, quoted.split("..."))), re.DOTALL)
+    return any(pattern.search(literal) for literal in literals())
+
+
+def test_quoted_messages_are_messages() -> None:
+    """What the page on troubleshooting quotes in bold code, so that people find their message there."""
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    quoted = [" ".join(message.split()) for message in re.findall(r"\*\*`([^`]+)`\*\*", text)]
+    assert len(quoted) > 30
+    assert [message for message in quoted if not is_a_message(message)] == []
+    assert not is_a_message("the action space is fine")
