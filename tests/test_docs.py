@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from detent.cli import COMMANDS, main
+from detent.cli.flags import SYNONYMS
 from detent.cli.parsing import parse
 from detent.cli.train import parse_train
 from detent.errors import ConfigError
@@ -191,7 +192,7 @@ def literals() -> tuple[str, ...]:
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.JoinedStr):
-                found.append("".join(p.value if isinstance(p, ast.Constant) else "\0" for p in node.values))
+                found.append("".join(str(p.value) if isinstance(p, ast.Constant) else "\0" for p in node.values))
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found.append(node.value)
     return tuple(found)
@@ -210,3 +211,16 @@ def test_quoted_messages_are_messages() -> None:
     assert len(quoted) > 30
     assert [message for message in quoted if not is_a_message(message)] == []
     assert not is_a_message("the action space is fine")
+
+
+def test_the_glossary_agrees_with_the_command_line() -> None:
+    section = (ROOT / "docs" / "glossary.md").read_text().partition("## Settings under other names")[2]
+    checked = 0
+    for row in section.splitlines():
+        names, _, flags_shown = row.strip("|").rpartition("|")
+        for name in INLINE.findall(names):
+            synonym = SYNONYMS.get(name.replace("_", "-"), "TASK")
+            if synonym != "TASK":
+                assert f"--{synonym}" in FLAG.findall(flags_shown), name
+                checked += 1
+    assert checked > 20
