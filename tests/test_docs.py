@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from detent.cli import COMMANDS, main
+from detent.cli.flags import SYNONYMS
 from detent.cli.parsing import parse
 from detent.cli.train import parse_train
 from detent.errors import ConfigError
@@ -181,3 +183,44 @@ def test_files_named_in_prose_exist(page: Path) -> None:
     for name in INLINE.findall(prose(page)):
         if re.fullmatch(r"[\w*-]+(/[\w*-]+)+\.(py|toml|csv|sh)", name):
             assert any(any(place.glob(name)) for place in (ROOT, PACKAGE)), name
+
+
+@cache
+def literals() -> tuple[str, ...]:
+    """The string literals of the package, adjacent ones joined; a NUL stands for each value that is filled in."""
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                found.append("".join(str(p.value) if isinstance(p, ast.Constant) else "\0" for p in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return tuple(found)
+
+
+def is_a_message(quoted: str) -> bool:
+    """Whether the package has a sentence that reads like this; `...` stands for anything."""
+    pattern = re.compile(".*".join(map(re.escape, quoted.split("..."))), re.DOTALL)
+    return any(pattern.search(literal) for literal in literals())
+
+
+def test_quoted_messages_are_messages() -> None:
+    """What the page on troubleshooting quotes in bold code, so that people find their message there."""
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    quoted = [" ".join(message.split()) for message in re.findall(r"\*\*`([^`]+)`\*\*", text)]
+    assert len(quoted) > 30
+    assert [message for message in quoted if not is_a_message(message)] == []
+    assert not is_a_message("the action space is fine")
+
+
+def test_the_glossary_agrees_with_the_command_line() -> None:
+    section = (ROOT / "docs" / "glossary.md").read_text().partition("## Settings under other names")[2]
+    checked = 0
+    for row in section.splitlines():
+        names, _, flags_shown = row.strip("|").rpartition("|")
+        for name in INLINE.findall(names):
+            synonym = SYNONYMS.get(name.replace("_", "-"), "TASK")
+            if synonym != "TASK":
+                assert f"--{synonym}" in FLAG.findall(flags_shown), name
+                checked += 1
+    assert checked > 20

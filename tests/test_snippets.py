@@ -1,4 +1,7 @@
-"""The Python of the documents runs: every block of a page in order, in one program and one empty directory."""
+"""The Python of the documents runs: every block of a page in order, in one program and one empty directory.
+
+A block under a line that is just the name of a module, such as `my_envs.py`, is also there as that file.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(
     r"^(?:<!-- not run: (?P<reason>[^\n]+) -->\n)?```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
 )
+MODULE = re.compile(r"^`(\w+\.py)`\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NOT_RUN = {
     "docs/extending.md": ["there is no such run", "the class is defined below"],
 }
@@ -63,6 +67,8 @@ def test_blocks_run(page: Path, tmp_path: Path) -> None:
         for block in blocks
         if not block["reason"]
     ]
+    for file, code in MODULE.findall(text):
+        (tmp_path / file).write_text(code)
     # Pages may show the committed results.
     (tmp_path / "results").symlink_to(ROOT / "results")
     done = subprocess.run(
