@@ -61,7 +61,16 @@ def test_the_committed_runs_make_a_complete_report(tmp_path: Path) -> None:
     assert main(["report", *map(str, results), "--out", str(tmp_path / "report")]) == 0
     text = check_page(tmp_path / "report" / "index.html")
     assert "Every group has one seed" in text
-    names = {"aggregate", "tasks", "wall-clock", "improvement", "profiles", "components", "gradient-variance"}
+    names = {
+        "aggregate-ppo",
+        "tasks-ppo",
+        "tasks-spo",
+        "wall-clock",
+        "improvement",
+        "profiles",
+        "components",
+        "gradient-variance",
+    }
     for name in names:
         with Image.open(tmp_path / "report" / "figures" / f"{name}.png") as picture:
             assert picture.width > 500

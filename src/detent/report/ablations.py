@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from detent.report.curves import Cell, Comparison
+from detent.report.curves import Cell, Comparison, without
 from detent.report.learning import curves_of_groups
 from detent.report.runs import describe
 from detent.report.spec import Axis, Figure, Panel, Series
@@ -35,9 +35,12 @@ def _sweeps(comparison: Comparison, setting: str) -> dict[str, list[Cell]]:
     }
 
 
-def sweep_groups(comparisons: Sequence[Comparison]) -> set[str]:
-    """Return groups that exist only as a point of a sweep; they have their own figure and would crowd the others."""
-    return {
+def without_sweeps(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Leave out groups that exist only as a point of a sweep.
+
+    They have figures of their own, would crowd the others, and must not decide which tasks an aggregate is over.
+    """
+    points = {
         cell.group
         for comparison in comparisons
         for setting in (BINS, WIDTH)
@@ -45,6 +48,7 @@ def sweep_groups(comparisons: Sequence[Comparison]) -> set[str]:
         for cell in cells
         if cell.group != cell.runs[0].variant
     }
+    return without(comparisons, points)
 
 
 def bins_figure(comparisons: Sequence[Comparison], seed: int) -> Figure | None:

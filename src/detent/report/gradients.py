@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from detent.report.curves import Comparison, band, common_points, group_order
+from detent.report.curves import Comparison, algorithm_order, band, common_points, group_order, shared_tasks
 from detent.report.learning import STEPS
 from detent.report.runs import Array, Run
 from detent.report.spec import Axis, Figure, Panel, Series
@@ -36,29 +36,27 @@ VARIANCES = {
 }
 
 
-def variance_figures(comparisons: Sequence[Comparison], hidden: Collection[str], seed: int) -> list[Figure]:
+def variance_figures(comparisons: Sequence[Comparison], seed: int) -> list[Figure]:
     """Make one figure per definition of the variance, on a logarithmic scale, with a panel per task."""
     figures = []
     for metric, (name, title, label, caption) in VARIANCES.items():
-        panels = metric_panels(comparisons, metric, label, hidden, seed)
+        panels = metric_panels(comparisons, metric, label, seed)
         if panels:
             figures.append(Figure(name, title, f"{caption} Logarithmic scale.", panels))
     return figures
 
 
-def metric_panels(
-    comparisons: Sequence[Comparison], metric: str, label: str, hidden: Collection[str], seed: int
-) -> tuple[Panel, ...]:
+def metric_panels(comparisons: Sequence[Comparison], metric: str, label: str, seed: int) -> tuple[Panel, ...]:
     """Make a panel of a metric against steps, on a logarithmic scale, for each task that has the metric."""
-    panels = (_metric_panel(comparison, metric, label, hidden, seed) for comparison in comparisons)
+    panels = (_metric_panel(comparison, metric, label, seed) for comparison in comparisons)
     return tuple(panel for panel in panels if panel.series)
 
 
-def _metric_panel(comparison: Comparison, metric: str, label: str, hidden: Collection[str], seed: int) -> Panel:
+def _metric_panel(comparison: Comparison, metric: str, label: str, seed: int) -> Panel:
     series = []
     for cell in comparison.cells:
         lines = [line for line in (run.metric(metric) for run in cell.runs) if len(line[0])]
-        if lines and cell.group not in hidden:
+        if lines:
             points = common_points([x for x, _ in lines])
             curve = band(points, lines, seed)
             runs = curve.runs.astype(float)
@@ -73,26 +71,31 @@ class _Component:
     runs: int
 
 
-def components_table(comparisons: Sequence[Comparison], hidden: Collection[str] = ()) -> Table:
+def components_table(comparisons: Sequence[Comparison]) -> Table:
     """Make the table of mean SNR over training and 95th percentile of the score, by algorithm and group.
 
-    Both are averaged over seeds, then over the tasks that all groups of the algorithm have and whose score has a scale.
+    Both are averaged over seeds, then over the tasks of a family that the groups share.
     """
     rows = []
-    for algo in dict.fromkeys(comparison.algo for comparison in comparisons):
-        found: dict[str, dict[str, _Component]] = {}
-        for comparison in comparisons:
-            if comparison.algo == algo and comparison.runs[0].family is not None:
-                for cell in comparison.cells:
-                    component = _component(comparison.counted(cell))
-                    if component and cell.group not in hidden:
-                        found.setdefault(cell.group, {})[comparison.task] = component
-        tasks = sorted(set.intersection(*map(set, found.values()))) if found else []
-        for group in sorted(found, key=group_order) if tasks else ():
-            parts = [found[group][task] for task in tasks]
+    found: dict[tuple[str, str], dict[str, dict[str, _Component]]] = {}
+    for comparison in comparisons:
+        family = comparison.runs[0].family
+        if family is None:
+            continue
+        groups = found.setdefault((family, comparison.algo), {})
+        for cell in comparison.cells:
+            component = _component(comparison.counted(cell))
+            if component:
+                groups.setdefault(cell.group, {})[comparison.task] = component
+    for (family, algo), groups in sorted(found.items(), key=lambda item: (algorithm_order(item[0][1]), item[0])):
+        tasks = shared_tasks({group: frozenset(of_task) for group, of_task in groups.items()}, least=1)
+        complete = [group for group in sorted(groups, key=group_order) if tasks <= groups[group].keys()]
+        for group in complete:
+            parts = [groups[group][task] for task in sorted(tasks)]
             snr, reached = np.array([part.snr for part in parts]), np.array([part.reached for part in parts])
             rows.append(
                 {
+                    "family": family,
                     "algo": algo,
                     "group": group,
                     "tasks": len(tasks),
@@ -103,7 +106,7 @@ def components_table(comparisons: Sequence[Comparison], hidden: Collection[str] 
                     "score_p95_std_over_tasks": _spread(reached),
                 }
             )
-    return Table.from_rows(rows, ("algo", "group"))
+    return Table.from_rows(rows, ("family", "algo", "group"))
 
 
 def _component(runs: Sequence[Run]) -> _Component | None:
@@ -122,11 +125,12 @@ def _spread(values: Array) -> float | None:
 def components_figure(components: Table) -> Figure | None:
     """Make the figure of SNR bars beside score bars, with the correlation of the two across groups."""
     panels = []
-    for algo in dict.fromkeys(components["algo"]):
-        table = components.where(algo=algo)
+    for family, algo in dict.fromkeys(zip(components["family"], components["algo"], strict=True)):
+        table = components.where(family=family, algo=algo)
         if len(table) < 2:
             continue
-        what = f"mean over {table['tasks'][0]} tasks" if table["tasks"][0] > 1 else "one task"
+        count = table["tasks"][0]
+        what = f"{family}, mean over {count} tasks" if count > 1 else f"{family}, one task"
         related = ""
         if len(table) > 2:
             related = f", correlation {np.corrcoef(table.array('snr'), table.array('score_p95'))[0, 1]:.2f}"

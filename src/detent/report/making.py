@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from detent.errors import ConfigError
-from detent.report.ablations import bins_figure, loss_swap_figure, sweep_groups, width_figure
+from detent.report.ablations import bins_figure, loss_swap_figure, width_figure, without_sweeps
 from detent.report.comparing import (
     aggregate_table,
     improvement_figure,
@@ -20,7 +20,7 @@ from detent.report.comparing import (
 from detent.report.curves import aggregates_of, comparisons_of
 from detent.report.drawing import draw
 from detent.report.gradients import components_figure, components_table, metric_panels, variance_figures
-from detent.report.learning import aggregate_figure, tasks_figure, wall_clock_figure
+from detent.report.learning import aggregate_figures, intro_figure, tasks_figures, wall_clock_figure
 from detent.report.loading import Results
 from detent.report.page import GENERATOR, page
 from detent.report.runtime import bins_table, variants_table
@@ -32,16 +32,17 @@ from detent.report.table import Table
 def figures(results: Results, seed: int = 0) -> dict[str, Figure]:
     """Make the figures that these runs allow, by name; `seed` seeds the bootstrap."""
     comparisons = comparisons_of(results.runs)
-    aggregates = aggregates_of(comparisons)
-    sweeps = sweep_groups(comparisons)
+    main = without_sweeps(comparisons)
+    aggregates = aggregates_of(main)
     found = [
-        aggregate_figure(aggregates, sweeps, seed),
-        tasks_figure(comparisons, sweeps, seed),
-        wall_clock_figure(comparisons, sweeps, seed),
-        improvement_figure(improvement_table(aggregates, comparisons, seed), sweeps),
-        profile_figure(aggregates, sweeps, seed),
-        *variance_figures(comparisons, sweeps, seed),
-        components_figure(components_table(comparisons, sweeps)),
+        intro_figure(main, seed),
+        *aggregate_figures(aggregates, seed),
+        *tasks_figures(main, seed),
+        wall_clock_figure(main, seed),
+        improvement_figure(improvement_table(aggregates, main, seed)),
+        profile_figure(aggregates, seed),
+        *variance_figures(main, seed),
+        components_figure(components_table(main)),
         bins_figure(comparisons, seed),
         width_figure(comparisons, seed),
         loss_swap_figure(comparisons, seed),
@@ -51,7 +52,7 @@ def figures(results: Results, seed: int = 0) -> dict[str, Figure]:
 
 def metric_figure(results: Results, metric: str, seed: int = 0) -> Figure:
     """Make a figure of any column of metrics.jsonl against steps, on a logarithmic scale, mean over seeds."""
-    panels = metric_panels(comparisons_of(results.runs), metric, metric, (), seed)
+    panels = metric_panels(comparisons_of(results.runs), metric, metric, seed)
     if not panels:
         raise ConfigError(f"no run has a metric '{metric}'")
     return Figure(metric.replace("/", "-"), metric, "Mean over seeds. Logarithmic scale.", panels)
@@ -60,14 +61,15 @@ def metric_figure(results: Results, metric: str, seed: int = 0) -> Figure:
 def tables(results: Results, seed: int = 0) -> dict[str, Table]:
     """Make the tables of the report, by name, without empty ones."""
     comparisons = comparisons_of(results.runs)
-    aggregates = aggregates_of(comparisons)
+    main = without_sweeps(comparisons)
+    aggregates = aggregates_of(main)
     declared = Counter((run.task, run.algo, run.group) for run in results.runs)
     found = {
         "aggregate": aggregate_table(aggregates, seed),
         "scores": scores_table(comparisons, declared, seed),
         "speedup": speedup_table(aggregates, comparisons, seed),
         "improvement": improvement_table(aggregates, comparisons, seed),
-        "components": components_table(comparisons),
+        "components": components_table(main),
         "runtime": variants_table(comparisons),
         "runtime-bins": bins_table(comparisons),
         "runs": results.runs_table(),

@@ -10,6 +10,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from detent.report.ablations import without_sweeps
 from detent.report.curves import aggregates_of, comparisons_of
 from detent.report.loading import Results
 from detent.report.spec import Figure, Series, thinned
@@ -19,14 +20,14 @@ from detent.report.table import Table
 GENERATOR = '<meta name="generator" content="detent report">'
 
 _SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("aggregate", "All tasks together", ("aggregate",)),
+    ("aggregate", "All tasks together", ("intro", "aggregate")),
     ("tasks", "Every task", ("tasks",)),
     ("time", "Against wall-clock time", ("wall-clock",)),
     ("comparison", "Who beats whom", ("improvement", "profiles")),
     (
         "gradients",
         "The policy gradient",
-        ("gradient-variance", "gradient-variance-normalized", "gradient-variance-authors", "components"),
+        ("gradient-variance", "components"),
     ),
     ("ablations", "Ablations", ("bins", "width", "loss-swap")),
 )
@@ -140,7 +141,7 @@ def _callouts(results: Results) -> str:
     if single:
         which = "Every group has" if len(single) == len(cells) else "Some groups have"
         sentences.append(f"{which} one seed: no interval is shown for it, and a difference may be luck.")
-    for aggregate in aggregates_of(comparisons):
+    for aggregate in aggregates_of(without_sweeps(comparisons)):
         if aggregate.left_out:
             sentences.append(
                 f"Not in the mean over {len(aggregate.tasks)} {aggregate.family} tasks ({aggregate.algo.upper()}), for "
@@ -184,7 +185,7 @@ def _legend(keys: Sequence[str], has_paper: bool) -> str:
 def _figure_sections(figures: Mapping[str, Figure], tables: Mapping[str, Table]) -> list[tuple[str, str, str]]:
     out = []
     for name, title, members in _SECTIONS:
-        present = [figures[member] for member in members if member in figures]
+        present = [figure for member in members for figure in figures.values() if figure.is_of(member)]
         tabs = [figure for figure in present if figure.name in _TAB_NAMES]
         content = _tabs(tabs) if len(tabs) > 1 else "".join(map(_figure, tabs))
         content += "".join(_figure(figure, len(present) > 1) for figure in present if figure not in tabs)
