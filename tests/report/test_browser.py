@@ -142,7 +142,7 @@ def figures_are_visible(browser: Chrome) -> None:
         "components", "bins", "width", "loss-swap",
     }  # fmt: skip
     for name in names:
-        for drawing in elements(browser, f'[data-figure="{name}"] svg'):
+        for drawing in elements(browser, f'[data-figure="{name}"] svg[role=img]'):
             assert drawing.size["width"] > 200
             assert drawing.size["height"] > 60
             assert drawing.find_elements(By.CSS_SELECTOR, "polyline, .bar, .dot"), name
@@ -155,6 +155,13 @@ def figures_are_visible(browser: Chrome) -> None:
         assert curve.size["height"] > 20
     assert elements(browser, '[data-figure="aggregate-ppo"] .band')
     assert elements(browser, '[data-figure="aggregate-ppo"] .arrow-line')
+    (arrow,) = elements(browser, '[data-figure="aggregate-ppo"] text.arrow')
+    (band, *_) = elements(browser, '[data-figure="aggregate-ppo"] .band')
+    assert arrow.location["y"] + arrow.size["height"] <= band.location["y"]
+    # Where lines mean something else in each panel, the panel has a legend; a level line is dotted in it as well.
+    labels = [line.text for line in elements(browser, '[data-figure="width"] .lines span')]
+    assert "256 (default)" in labels
+    assert elements(browser, '[data-figure="bins"] .lines .level')
     assert "Ant-v4, ppo, rn-d, seed 4: not started" in browser.find_element(By.ID, "missing").text
 
 

@@ -16,6 +16,7 @@ from detent.paper.scores import paper_score
 from detent.report import draw, figures, load, metric_figure, tables
 from detent.report.curves import aggregates_of, comparisons_of
 from detent.report.spec import Figure, Panel, Series
+from detent.report.style import colors
 
 Make = Callable[..., Path]
 
@@ -313,6 +314,8 @@ def test_a_sweep_of_bins_is_points_against_level_lines_and_leaves_the_other_figu
     assert (curve.x.tolist(), curve.y.tolist()) == ([11, 41, 101], pytest.approx([0.65, 0.75, 0.35]))
     assert series_of(panel, "mlp-c", "level").y.tolist() == pytest.approx([0.3, 0.3])
     assert series_of(panel, "td3", "level").y.tolist() == pytest.approx([0.4, 0.4])
+    assert [series.label for series in panel.series] == ["rn-d (default 41)", "mlp-c", "td3"]
+    assert "Default: 41 (rn-d) on Humanoid-v4." in drawn["bins"].caption
     assert drawn["tasks-ppo"].keys == ("rn-d", "mlp-c", "td3")
     rows = tables(results)["runtime-bins"]
     # The paper's table: 1789, 974 and 721 steps per second.
@@ -325,8 +328,11 @@ def test_widths_and_the_swapped_loss_have_figures_of_their_own(tmp_path: Path, m
     for variant in ("loss-swap", "rn-c", "mlp-c"):
         make_run(tmp_path / variant, returns("Ant-v4", [0.0, 0.2]), variant=variant)
     drawn = figures(load(tmp_path))
-    assert drawn["width"].keys == ("rn-d", "rn-d · width 64", "rn-d · width 512")
-    assert "Without a number: 256." in drawn["width"].caption
+    assert drawn["width"].keys == ("rn-d · width 64", "rn-d · width 256", "rn-d · width 512")
+    (panel,) = drawn["width"].panels
+    assert [series.label for series in panel.series if series.style == "solid"] == ["64", "256 (default)", "512"]
+    assert panel.legend == "width"
+    assert "Default: 256 (rn-d) on Ant-v4." in drawn["width"].caption
     assert drawn["loss-swap"].keys == ("rn-d", "rn-c", "loss-swap")
 
 
@@ -368,3 +374,37 @@ def test_matplotlib_draws_the_numbers_of_the_figure(study: Path, tmp_path: Path,
     drawn = {str(line.get_label()): np.asarray(line.get_ydata()).tolist() for line in axes.get_lines()}
     assert drawn["rn-d"] == pytest.approx([0.0, 0.3, 0.7])
     assert axes.get_title() == "Ant-v4, PPO"
+
+
+def test_a_panels_legend_shows_the_lines_as_they_are_drawn(
+    tmp_path: Path, make_run: Make, figures: list[Canvas]
+) -> None:
+    from detent.report import figures as make
+
+    for bins in (11, 41):
+        make_run(tmp_path / str(bins), returns("Ant-v4", [0.0, 0.5]), overrides={"head.bins": bins})
+    make_run(tmp_path / "gaussian", returns("Ant-v4", [0.0, 0.3]), variant="mlp-c")
+    draw(make(load(tmp_path))["bins"], tmp_path / "bins.png")
+    (axes,) = figures[0].axes
+    legend = axes.get_legend()
+    assert legend is not None
+    drawn = [(line.get_linestyle(), line.get_color()) for line in axes.get_lines()]
+    assert [(line.get_linestyle(), line.get_color()) for line in legend.get_lines()] == drawn
+    assert [style for style, _ in drawn] == ["-", ":"]
+
+
+def test_the_arrows_text_stands_above_the_axes(study: Path, tmp_path: Path, figures: list[Canvas]) -> None:
+    from detent.report import figures as make
+
+    draw(make(load(study))["aggregate-ppo"], tmp_path / "aggregate.png")
+    (axes,) = figures[0].axes
+    (text,) = [text for text in axes.texts if "sooner" in text.get_text()]
+    assert text.get_window_extent().y0 >= axes.get_window_extent().y1
+    assert not text.get_window_extent().overlaps(axes.title.get_window_extent())
+
+
+def test_points_of_a_sweep_are_shades_in_order_of_value() -> None:
+    found = colors(["rn-d", "rn-d · width 512", "rn-d · width 64", "other"])
+    assert found["rn-d · width 64"][0] == "#dd9c2b"
+    assert found["rn-d · width 512"][0] == "#4a1a6b"
+    assert len(set(found.values())) == 4

@@ -299,6 +299,7 @@ def _figure_data(figure: Figure) -> dict[str, Any]:
             "y": asdict(panel.y),
             "series": [_series_data(series) for series in panel.series],
             "arrow": asdict(panel.arrow) if panel.arrow else None,
+            "legend": panel.legend,
         }
         for panel in figure.panels
     ]
