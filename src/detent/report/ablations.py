@@ -9,7 +9,7 @@ import numpy as np
 
 from detent.report.curves import Cell, Comparison, without
 from detent.report.learning import curves_of_groups
-from detent.report.runs import describe
+from detent.report.runs import compact, describe
 from detent.report.spec import Axis, Figure, Panel, Series
 from detent.report.stats import mean
 
@@ -91,7 +91,7 @@ def _bins_panel(comparison: Comparison, seed: int) -> Panel:
             label = f"{cell.group} ({settings[BINS]} bins)" if with_bins else cell.group
             runs = np.full(2, float(len(scores)))
             series.append(Series(cell.group, label, ends, np.full(2, scores.mean()), runs=runs, style="level"))
-    y = Axis(f"{comparison.runs[0].measure} at {comparison.step:,} steps")
+    y = Axis(f"{comparison.runs[0].measure} at {compact(comparison.step)} steps")
     x = Axis("bins per action dimension", log=True)
     return Panel(f"{comparison.task}, {comparison.algo.upper()}", x, y, tuple(series), legend="actor")
 

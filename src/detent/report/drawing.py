@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter, PercentFormatter, ScalarFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator, PercentFormatter, ScalarFormatter
 
 from detent.report.spec import Figure, Panel, Series, Style
 from detent.report.style import colors
@@ -53,7 +53,7 @@ def print_look(figure: Figure, width: float) -> Look:
     most = max(1, int(width / (2.0 if wide else 1.3)))
     columns = min(figure.columns or _balanced(len(figure.panels), most), most)
     panel = width / columns
-    return Look(8, 7.5, 7, 1.2, 0.9, 2.2, columns, panel, min(max(0.78 * panel, 1.3), 2.1))
+    return Look(7.5, 7.5, 7, 1.2, 0.9, 2.2, columns, panel, min(max(0.78 * panel, 1.3), 2.1))
 
 
 def _balanced(panels: int, most: int) -> int:
@@ -83,9 +83,11 @@ def _canvas(figure: Figure, palette: Colors, look: Look) -> Canvas:
     places = canvas.subplots(rows, look.columns, squeeze=False).ravel()
     for axes, panel in zip(places, figure.panels, strict=False):
         {"curves": _curves, "bars": _bars, "intervals": _intervals}[figure.kind](axes, panel, palette, look)
-        # About half a point of width for each of height.
-        title = textwrap.fill(panel.title, int(72 * look.width / (0.56 * look.title)))
-        axes.set_title(title, fontsize=look.title, pad=4 + (look.tick + 3 if panel.arrow else 0))
+        axes.set_title(
+            _wrapped(panel.title, look.width - 0.4, look.title),
+            fontsize=look.title,
+            pad=4 + (look.tick + 3 if panel.arrow else 0),
+        )
         axes.spines[["top", "right"]].set_visible(False)
     for axes in places[len(figure.panels) :]:
         axes.set_axis_off()
@@ -98,6 +100,11 @@ def _canvas(figure: Figure, palette: Colors, look: Look) -> Canvas:
         layout.execute(canvas)
     canvas.set_layout_engine("none")
     return canvas
+
+
+def _wrapped(text: str, inches: float, size: float) -> str:
+    """Break text of `size` points into lines of `inches`; a character is about half as wide as high."""
+    return textwrap.fill(text, int(72 * inches / (0.53 * size)))
 
 
 def _label_outer(places: np.typing.NDArray[np.object_], columns: int) -> None:
@@ -149,12 +156,21 @@ def _curves(axes: Axes, panel: Panel, palette: Colors, look: Look) -> None:
     _scale(axes, panel, look)
     axes.grid(alpha=0.25)
     if panel.legend:
-        axes.legend(title=panel.legend, fontsize=look.tick, title_fontsize=look.tick, framealpha=0.7, handlelength=1.6)
+        # Beside the axes, where it covers no line.
+        axes.legend(
+            title=panel.legend,
+            fontsize=look.tick,
+            title_fontsize=look.tick,
+            loc="center left",
+            bbox_to_anchor=(1.0, 0.5),
+            frameon=False,
+            handlelength=1.6,
+        )
 
 
 def _scale(axes: Axes, panel: Panel, look: Look) -> None:
     axes.set_xlabel(panel.x.label, fontsize=look.label)
-    axes.set_ylabel(panel.y.label, fontsize=look.label)
+    axes.set_ylabel(_wrapped(panel.y.label, look.height - 0.4, look.label), fontsize=look.label)
     axes.tick_params(which="both", labelsize=look.tick)
     if panel.y.log:
         axes.set_yscale("log")
@@ -164,7 +180,7 @@ def _scale(axes: Axes, panel: Panel, look: Look) -> None:
         axes.set_xscale("log")
         axes.set_xticks(np.unique(np.concatenate([series.x for series in panel.series])))
         axes.xaxis.set_major_formatter(ScalarFormatter())
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.tick_params(axis="x", rotation=45)
     else:
         axes.xaxis.set_major_locator(MaxNLocator(max(2, int(look.width / (0.06 * look.tick))), steps=ROUND))
@@ -181,7 +197,7 @@ def _bars(axes: Axes, panel: Panel, palette: Colors, look: Look) -> None:
     axes.set_xticks(range(len(panel.series)), [series.label for series in panel.series])
     axes.tick_params(labelsize=look.tick)
     axes.tick_params(axis="x", rotation=30 if len(panel.series) > 3 else 0)
-    axes.set_ylabel(panel.y.label, fontsize=look.label)
+    axes.set_ylabel(_wrapped(panel.y.label, look.height - 0.6, look.label), fontsize=look.label)
     axes.axhline(0, color="black", linewidth=0.6)
     axes.grid(alpha=0.25, axis="y")
 
@@ -220,6 +236,6 @@ def _legend(canvas: Canvas, figure: Figure, palette: Colors, look: Look) -> None
         lines.append(Line2D([], [], color="grey", linestyle=LINES["dashed"], linewidth=look.thin))
         labels.append("the paper")
     size = look.tick + 0.5
-    room = 72 * look.width * look.columns / size / (0.56 * max(map(len, labels)) + 4)
+    room = 72 * look.width * look.columns / size / (0.53 * max(map(len, labels)) + 4)
     columns = min(len(labels), max(1, int(room)))
     canvas.legend(lines, labels, loc="outside lower center", ncols=columns, fontsize=size, frameon=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from detent.errors import ConfigError
@@ -20,10 +21,13 @@ from detent.report.comparing import (
 from detent.report.curves import aggregates_of, comparisons_of
 from detent.report.drawing import draw
 from detent.report.gradients import components_figure, components_table, metric_panels, variance_figures
+from detent.report.latex import latex_tables
 from detent.report.learning import aggregate_figures, intro_figure, tasks_figures, wall_clock_figure
 from detent.report.loading import Results
 from detent.report.page import GENERATOR, page
+from detent.report.printing import COLUMNS, chosen_figures
 from detent.report.runtime import bins_table, variants_table
+from detent.report.settings import hyperparameters_table, references_table
 from detent.report.spec import Figure
 from detent.report.style import colors
 from detent.report.table import Table
@@ -70,22 +74,29 @@ def tables(results: Results, seed: int = 0) -> dict[str, Table]:
         "speedup": speedup_table(aggregates, comparisons, seed),
         "improvement": improvement_table(aggregates, comparisons, seed),
         "components": components_table(main),
-        "runtime": variants_table(comparisons),
+        "runtime": variants_table(main),
         "runtime-bins": bins_table(comparisons),
+        "hyper-parameters": hyperparameters_table(main),
+        "references": references_table(main),
         "runs": results.runs_table(),
         "evaluations": results.evaluations_table(),
     }
     return {name: table for name, table in found.items() if len(table)}
 
 
-def write_report(results: Results, out: Path, seed: int = 0) -> Path:
-    """Write index.html, figures as PNG and SVG, and tables as CSV and Markdown to `out`; return the page's path.
+def write_report(
+    results: Results, out: Path, seed: int = 0, names: Sequence[str] = (), width: float = COLUMNS["double"]
+) -> Path:
+    """Write index.html, figures and tables to `out`; return the page's path.
 
-    The old report stays until the new one is complete. A directory that is not a report is never replaced.
+    Figures are PNG and SVG for the screen, and PDF and SVG for print, `width` inches wide; tables are CSV, Markdown and
+    LaTeX. `names` selects figures; by default all are drawn. The old report stays until the new one is complete. A
+    directory that is not a report is never replaced.
     """
     if out.exists() and not _is_report(out):
         raise ConfigError(f"{out} exists and is not a report; choose another --out")
     drawn, tabled = figures(results, seed), tables(results, seed)
+    drawn = chosen_figures(drawn, names) if names else drawn
     palette = colors(dict.fromkeys(key for figure in drawn.values() for key in figure.keys))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -96,10 +107,17 @@ def write_report(results: Results, out: Path, seed: int = 0) -> Path:
         for name, figure in drawn.items():
             files = [temporary / "figures" / f"{name}.{ending}" for ending in ("png", "svg")]
             draw(figure, *files, palette=palette)
+            files = [temporary / "figures" / "print" / f"{name}.{ending}" for ending in ("pdf", "svg")]
+            draw(figure, *files, palette=palette, width=width)
         (temporary / "tables").mkdir()
         for name, table in tabled.items():
             (temporary / "tables" / f"{name}.csv").write_text(table.to_csv())
             (temporary / "tables" / f"{name}.md").write_text(table.to_markdown())
+        groups = {
+            cell.group for comparison in without_sweeps(comparisons_of(results.runs)) for cell in comparison.cells
+        }
+        for name, text in latex_tables(tabled, groups).items():
+            (temporary / "tables" / f"{name}.tex").write_text(text, encoding="utf-8")
         (temporary / "index.html").write_text(page(results, drawn, tabled, palette), encoding="utf-8")
         temporary.chmod(0o755)
         if out.exists():

@@ -201,7 +201,8 @@ def _figure(figure: Figure, titled: bool = False) -> str:
     source = f"figures/{figure.name}"
     return (
         f"<figure>{heading}<figcaption>{escape(figure.caption)} "
-        f'<a href="{source}.png">PNG</a> <a href="{source}.svg">SVG</a></figcaption>'
+        f'<a href="{source}.png">PNG</a> <a href="{source}.svg">SVG</a> '
+        f'<a href="figures/print/{figure.name}.pdf">PDF</a></figcaption>'
         f'<div class="panels" data-figure="{figure.name}"></div>'
         f'<noscript><img src="{source}.svg" alt="{escape(figure.title)}" style="max-width:100%"></noscript></figure>'
     )
@@ -259,6 +260,16 @@ def _closing_sections(results: Results, tables: Mapping[str, Table]) -> list[tup
         speed += _table("By number of bins", tables["runtime-bins"], True)
     if speed:
         out.append(("runtime", "Runtime", speed))
+    settings = "".join(
+        _table(title, tables[name], False)
+        for name, title in (
+            ("hyper-parameters", "What was trained"),
+            ("references", "Returns that scores 0 (random) and 1 (TD3) stand for"),
+        )
+        if name in tables
+    )
+    if settings:
+        out.append(("settings", "Settings", settings))
     if "runs" in tables:
         out.append(
             ("runs", "Runs", _table(f"All {len(tables['runs'])} runs", tables["runs"], len(tables["runs"]) <= 12))
@@ -268,7 +279,11 @@ def _closing_sections(results: Results, tables: Mapping[str, Table]) -> list[tup
         f'<li>{name}: <a href="tables/{name}.csv">CSV</a>, <a href="tables/{name}.md">Markdown</a></li>'
         for name in tables
     )
-    out.append(("files", "Files", f"<ul>{links}</ul>"))
+    beside = _paragraph(
+        "In the same directories: figures/print has each figure as PDF and SVG at print size; tables has scores, "
+        "runtime, hyper-parameters and references as LaTeX."
+    )
+    out.append(("files", "Files", f"<ul>{links}</ul>{beside}"))
     return out
 
 
