@@ -167,7 +167,8 @@ class TRPO:
 
     def _step(self, batch: Batch, advantages: Tensor) -> dict[str, float]:
         """Move the actor along the natural gradient, or not at all if no step length is acceptable."""
-        variance = GradientVariance(self._watched) if self._update.diagnostics else None
+        # All minibatches are at the old parameters, and in time order: neighbours are not independent.
+        variance = GradientVariance(self._watched, parameters_move=False) if self._update.diagnostics else None
         gradient, surrogate = self.surrogate_gradient(batch, advantages, variance)
         direction, residual = conjugate_gradient(
             lambda vector: self.fisher_product(batch, vector), gradient, self._config.cg_iterations
