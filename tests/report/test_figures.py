@@ -288,12 +288,27 @@ def test_components_are_mean_snr_against_the_95th_percentile_with_their_correlat
             make_run(tmp_path / f"{variant}-{task}", scores, task=task, variant=variant, metrics=rows)
     results = load(tmp_path)
     (row,) = tables(results)["components"].where(group="residual-d").rows()
-    assert (row["snr"], row["score_p95"], row["tasks"]) == (pytest.approx(0.2), pytest.approx(0.6), 2)
+    # Logged without the bias of 1 / 64 that the paper's form has with 64 minibatches.
+    assert (row["snr_corrected"], row["snr"]) == pytest.approx((0.2, 0.2 + 1 / 64))
+    assert (row["score_p95"], row["tasks"], row["runs_computed"]) == (pytest.approx(0.6), 2, 2)
     # Scores 0.4 and 0.8: standard deviation with n - 1 is 0.2828.
     assert row["score_p95_std_over_tasks"] == pytest.approx(0.28284, abs=1e-5)
     signal, score = figures(results)["components"].panels
-    assert [series.y[0] for series in signal.series] == pytest.approx([0.3, 0.1, 0.2]), "in the order of the variants"
+    ratios = [series.y[0] - 1 / 64 for series in signal.series]
+    assert ratios == pytest.approx([0.3, 0.1, 0.2]), "in the order of the variants"
+    assert "In 6 of 6 runs it is computed from grad_snr and n." in figures(results)["components"].caption
     assert score.title == "PPO: score, correlation 1.00 (gym, mean over 2 tasks)"
+
+
+def test_the_papers_ratio_is_taken_as_logged_where_it_is(tmp_path: Path, make_run: Make) -> None:
+    rows = [{"step": 1, "grad_snr": 0.25}, {"step": 2, "grad_snr": 0.25, "grad_snr_paper": 0.75}]
+    overrides = {"update.minibatches": 4}
+    make_run(tmp_path / "old", returns("Ant-v4", [0.0, 0.1]), metrics=rows[:1], overrides=overrides)
+    make_run(tmp_path / "new", returns("Ant-v4", [0.0, 0.1]), variant="mlp-c", metrics=rows[1:], overrides=overrides)
+    make_run(tmp_path / "both", returns("Ant-v4", [0.0, 0.1]), variant="rn-c", metrics=rows, overrides=overrides)
+    table = tables(load(tmp_path))["components"]
+    assert dict(zip(table["group"], table["snr"], strict=True)) == {"rn-d": 0.5, "rn-c": 0.625, "mlp-c": 0.75}
+    assert dict(zip(table["group"], table["runs_computed"], strict=True)) == {"rn-d": 1, "rn-c": 1, "mlp-c": 0}
 
 
 def test_a_sweep_of_bins_is_points_against_level_lines_and_leaves_the_other_figures(

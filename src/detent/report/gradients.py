@@ -64,11 +64,28 @@ def _metric_panel(comparison: Comparison, metric: str, label: str, seed: int) ->
     return Panel(f"{comparison.task}, {comparison.algo.upper()}", STEPS, Axis(label, log=True), tuple(series))
 
 
+def paper_snr(run: Run) -> tuple[Array, bool]:
+    """Return the paper's signal-to-noise ratio of each iteration, and whether any had to be computed.
+
+    It is |mean|^2 / trace over the minibatches of an epoch. Runs that do not log it as `grad_snr_paper` have
+    `grad_snr`, from which its bias is removed: 1 / n with n minibatches per epoch, under TRPO per iteration.
+    """
+    rows = len(run.metrics.get("step", ()))
+    logged, corrected = (run.metrics.get(name, np.full(rows, np.nan)) for name in ("grad_snr_paper", "grad_snr"))
+    minibatches = run.settings.get("update.minibatches", np.nan)
+    ratios = np.where(np.isfinite(logged), logged, corrected + 1 / minibatches)
+    known = np.isfinite(ratios)
+    return ratios[known], bool((known & ~np.isfinite(logged)).any())
+
+
 @dataclass(frozen=True)
 class _Component:
     snr: float
+    corrected: float
     reached: float
     runs: int
+    computed: int
+    """Runs whose ratio was computed from `grad_snr`."""
 
 
 def components_table(comparisons: Sequence[Comparison]) -> Table:
@@ -93,6 +110,7 @@ def components_table(comparisons: Sequence[Comparison]) -> Table:
         for group in complete:
             parts = [groups[group][task] for task in sorted(tasks)]
             snr, reached = np.array([part.snr for part in parts]), np.array([part.reached for part in parts])
+            corrected = np.array([part.corrected for part in parts])
             rows.append(
                 {
                     "family": family,
@@ -102,6 +120,8 @@ def components_table(comparisons: Sequence[Comparison]) -> Table:
                     "runs": sum(part.runs for part in parts),
                     "snr": float(snr.mean()),
                     "snr_std_over_tasks": _spread(snr),
+                    "snr_corrected": float(corrected.mean()),
+                    "runs_computed": sum(part.computed for part in parts),
                     "score_p95": float(reached.mean()),
                     "score_p95_std_over_tasks": _spread(reached),
                 }
@@ -110,12 +130,16 @@ def components_table(comparisons: Sequence[Comparison]) -> Table:
 
 
 def _component(runs: Sequence[Run]) -> _Component | None:
-    measured = [(run, snr) for run in runs if len(snr := run.metric("grad_snr")[1])]
+    measured = [(run, ratios, computed) for run in runs for ratios, computed in [paper_snr(run)] if len(ratios)]
     if not measured:
         return None
-    ratios = [float(snr.mean()) for _, snr in measured]
-    reached = [percentile_over_training(run.scores) for run, _ in measured]
-    return _Component(float(np.mean(ratios)), float(np.mean(reached)), len(measured))
+    return _Component(
+        snr=float(np.mean([ratios.mean() for _, ratios, _ in measured])),
+        corrected=float(np.mean([run.metric("grad_snr")[1].mean() for run, _, _ in measured])),
+        reached=float(np.mean([percentile_over_training(run.scores) for run, _, _ in measured])),
+        runs=len(measured),
+        computed=sum(computed for _, _, computed in measured),
+    )
 
 
 def _spread(values: Array) -> float | None:
@@ -149,9 +173,12 @@ def components_figure(components: Table) -> Figure | None:
             panels.append(Panel(f"{title} ({what})", Axis(""), Axis(label), series))
     if not panels:
         return None
+    runs, computed = sum(components["runs"]), sum(components["runs_computed"])
+    source = f" In {computed} of {runs} runs it is computed from grad_snr and n." if computed else ""
     caption = (
         "Signal-to-noise ratio of the policy gradient, mean over training, beside the 95th percentile of the score "
-        "over training; mean over seeds, then tasks. Whiskers: one standard deviation over tasks. The part that noise "
-        "adds to the ratio is taken out, so it can be below 0."
+        "over training; mean over seeds, then tasks. Whiskers: one standard deviation over tasks. The ratio has the "
+        "paper's form, |mean|² over the trace of the covariance across an epoch's n minibatches: noise alone gives "
+        f"1/n.{source} The table also has it with that part taken out."
     )
     return Figure("components", "Gradient signal and return", caption, tuple(panels), "bars")
