@@ -91,9 +91,9 @@ def _bins_panel(comparison: Comparison, seed: int) -> Panel:
             label = f"{cell.group} ({settings[BINS]} bins)" if with_bins else cell.group
             runs = np.full(2, float(len(scores)))
             series.append(Series(cell.group, label, ends, np.full(2, scores.mean()), runs=runs, style="level"))
-    y = Axis(f"{comparison.runs[0].measure} at {compact(comparison.step)} steps")
-    x = Axis("bins per action dimension", log=True)
-    return Panel(f"{comparison.task}, {comparison.algo.upper()}", x, y, tuple(series), legend="actor")
+    title = f"{comparison.task}, {comparison.algo.upper()}, {compact(comparison.step)} steps"
+    x, y = Axis("bins per action dimension", log=True), Axis(comparison.runs[0].measure)
+    return Panel(title, x, y, tuple(series), legend="actor")
 
 
 def width_figure(comparisons: Sequence[Comparison], seed: int) -> Figure | None:

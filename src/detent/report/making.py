@@ -22,7 +22,7 @@ from detent.report.curves import aggregates_of, comparisons_of
 from detent.report.drawing import draw
 from detent.report.gradients import components_figure, components_table, metric_panels, variance_figures
 from detent.report.latex import latex_tables
-from detent.report.learning import aggregate_figures, intro_figure, tasks_figures, wall_clock_figure
+from detent.report.learning import INTRO, aggregate_figures, intro_figure, tasks_figures, wall_clock_figure
 from detent.report.loading import Results
 from detent.report.page import GENERATOR, page
 from detent.report.printing import COLUMNS, chosen_figures
@@ -118,7 +118,8 @@ def write_report(
         }
         for name, text in latex_tables(tabled, groups).items():
             (temporary / "tables" / f"{name}.tex").write_text(text, encoding="utf-8")
-        (temporary / "index.html").write_text(page(results, drawn, tabled, palette), encoding="utf-8")
+        shown = drawn if names else _without_repeats(drawn)
+        (temporary / "index.html").write_text(page(results, shown, tabled, palette), encoding="utf-8")
         temporary.chmod(0o755)
         if out.exists():
             shutil.rmtree(out)
@@ -126,6 +127,13 @@ def write_report(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return out / "index.html"
+
+
+def _without_repeats(drawn: dict[str, Figure]) -> dict[str, Figure]:
+    """Return the figures for a page: the intro only if it says more than the one aggregate does."""
+    aggregates = [figure for figure in drawn.values() if figure.is_of("aggregate")]
+    repeated = len(aggregates) == 1 and set(aggregates[0].keys) == set(INTRO)
+    return {name: figure for name, figure in drawn.items() if not (repeated and name == "intro")}
 
 
 def _is_report(out: Path) -> bool:

@@ -301,7 +301,7 @@ def _method() -> str:
         "IQM: the interquartile mean, over the runs of all tasks together. p95: the 95th percentile of a run's "
         "evaluations over training, mean over runs.",
         "Speed-up: the final step divided by the step at which the mean curve of a first reaches the final score of b; "
-        "0 where it never does.",
+        "a is the one of the two that ends higher.",
     )
     return '<ul class="method">' + "".join(f"<li>{escape(point)}</li>" for point in points) + "</ul>"
 
