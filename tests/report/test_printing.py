@@ -133,6 +133,14 @@ def test_latex_has_scores_with_intervals_and_runs(study: Path, tmp_path: Path) -
     assert "\\texttt{trpo.max\\_kl} & -- & 0.01 \\\\" in settings
 
 
+def test_a_sweep_alone_is_tabled_as_well(tmp_path: Path, make_run: Make) -> None:
+    for bins in (11, 101):
+        make_run(tmp_path / "runs" / str(bins), [0.0, 1.0], overrides={"head.bins": bins})
+    assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 0
+    text = (tmp_path / "out" / "tables" / "scores-ppo.tex").read_text()
+    assert "Task & rn-d $\\cdot$ 11 bins & rn-d $\\cdot$ 101 bins \\\\" in text
+
+
 def test_a_setting_that_differs_is_shown_with_who_has_which_value(study: Path) -> None:
     settings = tables(load(study))["hyper-parameters"]
     (row,) = settings.where(setting="actor.kind").rows()

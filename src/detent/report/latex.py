@@ -18,7 +18,7 @@ Block = Sequence[Sequence[str]]
 def latex_tables(tables: Mapping[str, Table], groups: Collection[str]) -> dict[str, str]:
     """Return LaTeX by file name: scores by algorithm, runtime, hyper-parameters and references, if there are any.
 
-    `groups` are those that scores are tabled for.
+    `groups` are those that scores are tabled for; all are where an algorithm has none of them.
     """
     out: dict[str, str] = {}
     if "scores" in tables:
@@ -59,7 +59,8 @@ def escaped(text: Any) -> str:
 
 
 def _scores(tables: Mapping[str, Table], algo: str, groups: Collection[str]) -> str:
-    rows = [row for row in tables["scores"].where(algo=algo).rows() if row["group"] in groups]
+    everything = list(tables["scores"].where(algo=algo).rows())
+    rows = [row for row in everything if row["group"] in groups] or everything
     columns = sorted({row["group"] for row in rows}, key=group_order)
     by_task = _cells(rows, "task", "seeds")
     means: dict[str, dict[str, str]] = {}

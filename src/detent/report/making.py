@@ -74,10 +74,10 @@ def tables(results: Results, seed: int = 0) -> dict[str, Table]:
         "speedup": speedup_table(aggregates, comparisons, seed),
         "improvement": improvement_table(aggregates, comparisons, seed),
         "components": components_table(main),
-        "runtime": variants_table(main),
+        "runtime": variants_table(comparisons),
         "runtime-bins": bins_table(comparisons),
-        "hyper-parameters": hyperparameters_table(main),
-        "references": references_table(main),
+        "hyper-parameters": hyperparameters_table(main or comparisons),
+        "references": references_table(comparisons),
         "runs": results.runs_table(),
         "evaluations": results.evaluations_table(),
     }
