@@ -16,13 +16,16 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator, PercentFormatter, ScalarFormatter
 
-from detent.report.spec import Figure, Panel, Series, Style
+from detent.report.spec import Figure, Kind, Panel, Series, Style
 from detent.report.style import colors
 
 ARROW_COLOR = "#c53030"
 ROUND = [1, 2, 2.5, 5, 10]
 """Steps between ticks, up to a power of ten."""
 LINES: dict[Style, Literal["-", "--", ":"]] = {"solid": "-", "dashed": "--", "level": ":"}
+
+_MARGINS: dict[Kind, float] = {"curves": 0.4, "bars": 0.8, "intervals": 1.2}
+"""Inches of a panel that its axes, and so its title, leave to labels."""
 
 Colors = Mapping[str, tuple[str, str]]
 
@@ -83,8 +86,9 @@ def _canvas(figure: Figure, palette: Colors, look: Look) -> Canvas:
     places = canvas.subplots(rows, look.columns, squeeze=False).ravel()
     for axes, panel in zip(places, figure.panels, strict=False):
         {"curves": _curves, "bars": _bars, "intervals": _intervals}[figure.kind](axes, panel, palette, look)
+        title = _wrapped(panel.title, look.width - _MARGINS[figure.kind], look.title)
         axes.set_title(
-            _wrapped(panel.title, look.width - 0.4, look.title),
+            title,
             fontsize=look.title,
             pad=4 + (look.tick + 3 if panel.arrow else 0),
         )
@@ -194,9 +198,13 @@ def _scale(axes: Axes, panel: Panel, look: Look) -> None:
 def _bars(axes: Axes, panel: Panel, palette: Colors, look: Look) -> None:
     for series in panel.series:
         axes.bar(series.x, series.y, width=0.65, color=palette[series.key][0], yerr=_error(series, series.y), capsize=3)
-    axes.set_xticks(range(len(panel.series)), [series.label for series in panel.series])
+    labels = [series.label.replace(" · ", "\n") for series in panel.series]
+    axes.set_xticks(range(len(labels)), labels)
     axes.tick_params(labelsize=look.tick)
-    axes.tick_params(axis="x", rotation=30 if len(panel.series) > 3 else 0)
+    # Upright if they fit side by side; a character is about half as wide as high.
+    longest = max(len(line) for label in labels for line in label.split("\n"))
+    fits = 0.53 * look.tick * (longest + 1) * len(labels) < 72 * (look.width - 0.6)
+    axes.tick_params(axis="x", rotation=0 if fits else 90)
     axes.set_ylabel(_wrapped(panel.y.label, look.height - 0.6, look.label), fontsize=look.label)
     axes.axhline(0, color="black", linewidth=0.6)
     axes.grid(alpha=0.25, axis="y")
@@ -206,7 +214,7 @@ def _intervals(axes: Axes, panel: Panel, palette: Colors, look: Look) -> None:
     for series in panel.series:
         error, color = _error(series, series.x), palette[series.key][0]
         axes.errorbar(series.x, series.y, xerr=error, fmt="o", color=color, capsize=3, markersize=look.marker + 1.5)
-    axes.set_yticks(range(len(panel.series)), [series.label for series in panel.series])
+    axes.set_yticks(range(len(panel.series)), [series.label.replace(" · ", "\n") for series in panel.series])
     axes.tick_params(labelsize=look.tick)
     axes.set_ylim(len(panel.series) - 0.5, -0.5)
     axes.set_xlim(-0.03, 1.03)

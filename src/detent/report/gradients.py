@@ -181,4 +181,4 @@ def components_figure(components: Table) -> Figure | None:
         "paper's form, |mean|² over the trace of the covariance across an epoch's n minibatches: noise alone gives "
         f"1/n.{source} The table also has it with that part taken out."
     )
-    return Figure("components", "Gradient signal and return", caption, tuple(panels), "bars")
+    return Figure("components", "Gradient signal and return", caption, tuple(panels), "bars", columns=2)
