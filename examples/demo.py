@@ -35,7 +35,7 @@ def main() -> None:
         for what, key in (("return", "return"), ("score (0 random, 1 TD3)", "score"), ("episode length", "length")):
             print(f"  {f'{what}, {name} actions':46}{before[play][key]:9.2f}  {after[play][key]:9.2f}")
 
-    report.draw(report.figures(report.load(run))["tasks"], run / "learning-curve.png")
+    report.draw(report.figures(report.load(run))["tasks-ppo"], run / "learning-curve.png")
     print(f"\nlearning curve: {run / 'learning-curve.png'}")
     try:
         for path in record_run(run):

@@ -43,7 +43,7 @@ class DoubleBackpropagation(TRPO):
             pieces = torch.autograd.grad(kl, parameters, create_graph=True)
             self._kept = batch, torch.cat([piece.flatten() for piece in pieces])
         product = torch.autograd.grad(self._kept[1].dot(vector), parameters, retain_graph=True)
-        return torch.cat([piece.flatten() for piece in product]) + self._config.damping * vector
+        return torch.cat([piece.flatten() for piece in product]) + damping * vector
 
 
 @torch.no_grad()

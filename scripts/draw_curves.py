@@ -7,9 +7,18 @@ python scripts/draw_curves.py --metric NAME OUT.png RUN...  a column of metrics.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
-from detent.report import draw, figures, load, metric_figure
+from detent.report import Results, draw, figures, load, metric_figure
+from detent.report.spec import Figure
+
+
+def learning_curves(results: Results) -> Figure:
+    """Join the curves of all algorithms in one figure."""
+    first, *others = [figure for figure in figures(results).values() if figure.is_of("tasks")]
+    return replace(first, panels=first.panels + tuple(panel for figure in others for panel in figure.panels))
+
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
@@ -18,4 +27,4 @@ if __name__ == "__main__":
     parser.add_argument("runs", type=Path, nargs="+")
     given = parser.parse_args()
     results = load(*given.runs)
-    draw(metric_figure(results, given.metric) if given.metric else figures(results)["tasks"], given.out)
+    draw(metric_figure(results, given.metric) if given.metric else learning_curves(results), given.out)

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -39,6 +40,17 @@ def test_the_wheel_holds_every_source_and_data_file(wheel: Path) -> None:
         if path.is_file() and path.suffix in {".py", ".toml", ".csv", ".typed", ".css", ".js"}
     }
     assert files - set(zipfile.ZipFile(wheel).namelist()) == set()
+
+
+def test_the_citation_names_the_package_as_its_metadata_does() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = (ROOT / "CITATION.cff").read_text().splitlines()
+    for line in (f"version: {project['version']}", f"license: {project['license']}"):
+        assert line in lines
+    assert [f"  - name: {author['name']}" for author in project["authors"]] == [
+        line for line in lines if line.startswith("  - name:")
+    ]
+    assert [f"  - {word}" for word in project["keywords"]] == lines[lines.index("keywords:") + 1 :][:5]
 
 
 def test_the_installed_command_works_outside_the_tree(wheel: Path, tmp_path: Path) -> None:

@@ -41,12 +41,15 @@ def test_metrics_are_averages_over_epochs_and_the_authors_over_all_minibatches()
     mean_squares = [np.square(array.mean(0)).sum() for array in arrays]
     signals = [square - trace / 12 for square, trace in zip(mean_squares, traces, strict=True)]
     everything = np.concatenate(arrays)
+    pairs = [(array[i], array[i + 1]) for array in arrays for i in (0, 8)]
     assert found == pytest.approx(
         {
             "policy_grad_norm": np.linalg.norm(everything, axis=1).mean(),
             "grad_variance": np.mean(traces),
             "grad_variance_normalized": np.mean(traces) / np.mean(mean_squares),
             "grad_snr": np.mean([signal / trace for signal, trace in zip(signals, traces, strict=True)]),
+            "grad_snr_paper": np.mean([square / trace for square, trace in zip(mean_squares, traces, strict=True)]),
+            "grad_snr_local": sum(a @ b for a, b in pairs) / sum(np.square(b - a).sum() / 2 for a, b in pairs),
             "grad_variance_authors": np.var(everything, axis=0, ddof=1).mean(),
         },
         rel=1e-10,
@@ -63,6 +66,43 @@ def test_the_signal_is_unbiased_where_there_is_none() -> None:
         ratios.append(signal_to_noise(trace, noise.mean(0).square().sum(), 8).item())
     assert abs(np.mean(ratios)) < 4 * np.std(ratios) / np.sqrt(2000)
     assert np.std(ratios) / np.sqrt(2000) < 1 / 8 / 20
+
+
+def test_a_drift_of_the_expected_gradient_is_no_noise_to_the_local_ratio() -> None:
+    # The expected gradient turns from (10, 0, ...) to (-10, 0, ...) in an epoch; the noise has a trace of 400.
+    generator = torch.Generator().manual_seed(0)
+    expected = torch.zeros(64, 400, dtype=torch.float64)
+    expected[:, 0] = torch.linspace(10, -10, 64)
+    truth = expected[:, 0].square().mean().item() / 400
+    spread = make_spread(torch.zeros(400, dtype=torch.float64))
+    for _ in range(200):
+        add_epoch(spread, expected + torch.randn(64, 400, generator=generator, dtype=torch.float64))
+    found = spread.metrics()
+    # A product has a standard deviation of 20 and more, over 400: 0.002 for 1600 pairs. Pairs begin with the epoch, and
+    # the gradient is a little larger there than at the last of them.
+    assert found["grad_snr_local"].item() == pytest.approx(truth, rel=0.15)
+    assert abs(found["grad_snr"].item()) < 0.01 < truth / 5, (
+        "the mean over the epoch is 0, whatever each minibatch says"
+    )
+
+
+def test_the_local_ratio_is_unbiased_where_there_is_no_signal_and_takes_whole_pairs() -> None:
+    generator = torch.Generator().manual_seed(0)
+    spread = make_spread(torch.zeros(50, dtype=torch.float64))
+    for _ in range(500):
+        add_epoch(spread, torch.randn(17, 50, generator=generator, dtype=torch.float64))
+    # 1000 products with a standard deviation of sqrt(50), over 50.
+    assert abs(spread.metrics()["grad_snr_local"].item()) < 4 * np.sqrt(50) / 50 / np.sqrt(1000)
+    few = make_spread(torch.zeros(2, dtype=torch.float64))
+    add_epoch(few, torch.tensor([[3.0, 0.0], [1.0, 2.0], [100.0, 100.0]], dtype=torch.float64))
+    assert few.metrics()["grad_snr_local"].item() == pytest.approx(3 / 4), "(3 * 1 + 0 * 2) over (2^2 + 2^2) / 2"
+
+
+def test_at_fixed_parameters_neighbours_are_not_compared() -> None:
+    spread = GradientVariance(torch.zeros(5), parameters_move=False)
+    add_epoch(spread, torch.rand(4, 5))
+    assert "grad_snr" in spread.metrics()
+    assert "grad_snr_local" not in spread.metrics()
 
 
 @pytest.mark.parametrize("value", [0.0, 3.0])

@@ -312,7 +312,8 @@ def test_diagnostics_do_not_change_the_update(kind: HeadKind, engine: Engine) ->
     assert {key: measured[key] for key in plain} == plain
     assert measured.keys() - plain.keys() == {
         "approx_kl_by_dimension/0", "approx_kl_by_dimension/1", "policy_grad_norm", "grad_variance",
-        "grad_variance_normalized", "grad_snr", "grad_variance_authors", *(["std"] if kind == "gaussian" else []),
+        "grad_variance_normalized", "grad_snr", "grad_snr_paper", "grad_snr_local", "grad_variance_authors",
+        *(["std"] if kind == "gaussian" else []),
     }  # fmt: skip
 
 
@@ -338,6 +339,9 @@ def test_gradient_variance_is_that_of_the_actors_gradients_before_clipping(kind:
     metrics = rule.update(batch, 0.0, torch.Generator().manual_seed(0))
     traces = [np.var(gradients, axis=0, ddof=1).sum() for gradients in epochs]
     assert metrics["grad_variance"] == pytest.approx(np.mean(traces), rel=1e-9)
+    pairs = [(gradients[0], gradients[1]) for gradients in epochs]
+    signal, noise = sum(a @ b for a, b in pairs), sum(np.square(b - a).sum() / 2 for a, b in pairs)
+    assert metrics["grad_snr_local"] == pytest.approx(signal / noise, rel=1e-9)
     everything = np.concatenate(epochs)
     assert metrics["grad_variance_authors"] == pytest.approx(np.var(everything, axis=0, ddof=1).mean(), rel=1e-9)
     assert metrics["policy_grad_norm"] == pytest.approx(np.linalg.norm(everything, axis=1).mean(), rel=1e-9)

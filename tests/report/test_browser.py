@@ -138,35 +138,42 @@ def test_the_page_shows_its_figures_switches_them_and_says_what_is_under_the_poi
 def figures_are_visible(browser: Chrome) -> None:
     names = {place.get_attribute("data-figure") for place in elements(browser, "[data-figure]") if place.is_displayed()}
     assert names == {
-        "aggregate", "tasks", "wall-clock", "improvement", "profiles", "gradient-variance", "components", "bins",
-        "width", "loss-swap",
+        "intro", "aggregate-ppo", "tasks-ppo", "wall-clock", "improvement", "profiles", "gradient-variance",
+        "components", "bins", "width", "loss-swap",
     }  # fmt: skip
     for name in names:
-        for drawing in elements(browser, f'[data-figure="{name}"] svg'):
+        for drawing in elements(browser, f'[data-figure="{name}"] svg[role=img]'):
             assert drawing.size["width"] > 200
             assert drawing.size["height"] > 60
             assert drawing.find_elements(By.CSS_SELECTOR, "polyline, .bar, .dot"), name
             assert (drawing.get_attribute("aria-label") or "").endswith("Arrow keys read the values.")
     for variant in ("rn-d", "rn-c", "mlp-d", "mlp-c"):
         (curve,) = [
-            line for line in curves(browser, "aggregate", variant) if "solid" in str(line.get_attribute("class"))
+            line for line in curves(browser, "aggregate-ppo", variant) if "solid" in str(line.get_attribute("class"))
         ]
         assert curve.size["width"] > 200
         assert curve.size["height"] > 20
-    assert elements(browser, '[data-figure="aggregate"] .band')
-    assert elements(browser, '[data-figure="aggregate"] .arrow-line')
+    assert elements(browser, '[data-figure="aggregate-ppo"] .band')
+    assert elements(browser, '[data-figure="aggregate-ppo"] .arrow-line')
+    (arrow,) = elements(browser, '[data-figure="aggregate-ppo"] text.arrow')
+    (band, *_) = elements(browser, '[data-figure="aggregate-ppo"] .band')
+    assert arrow.location["y"] + arrow.size["height"] <= band.location["y"]
+    # Where lines mean something else in each panel, the panel has a legend; a level line is dotted in it as well.
+    labels = [line.text for line in elements(browser, '[data-figure="width"] .lines span')]
+    assert "256 (default)" in labels
+    assert elements(browser, '[data-figure="bins"] .lines .level')
     assert "Ant-v4, ppo, rn-d, seed 4: not started" in browser.find_element(By.ID, "missing").text
 
 
 def a_switch_hides_a_group_in_all_figures_and_brings_it_back(browser: Chrome) -> None:
     switch = browser.find_element(By.CSS_SELECTOR, '.toggle[data-key="mlp-c"]')
     before = len(elements(browser, 'polyline[data-key="mlp-c"], .bar[data-key="mlp-c"]'))
-    others = len(curves(browser, "tasks", "rn-d"))
+    others = len(curves(browser, "tasks-ppo", "rn-d"))
     assert before > 8
     switch.click()
     expect(browser, lambda: not elements(browser, '[data-key="mlp-c"]:not(.toggle)'))
     assert switch.get_attribute("aria-pressed") == "false"
-    assert len(curves(browser, "tasks", "rn-d")) == others
+    assert len(curves(browser, "tasks-ppo", "rn-d")) == others
     switch.click()
     expect(browser, lambda: len(elements(browser, 'polyline[data-key="mlp-c"], .bar[data-key="mlp-c"]')) == before)
     assert switch.get_attribute("aria-pressed") == "true"
@@ -177,16 +184,16 @@ def the_papers_curves_have_a_switch_too(browser: Chrome) -> None:
     switch = browser.find_element(By.CSS_SELECTOR, '.toggle[data-key="the paper"]')
     switch.click()
     expect(browser, lambda: not elements(browser, "polyline.dashed"))
-    assert curves(browser, "tasks", "rn-d")
+    assert curves(browser, "tasks-ppo", "rn-d")
     switch.click()
     expect(browser, lambda: elements(browser, "polyline.dashed"))
 
 
 def pointing_tells_values_intervals_and_runs(browser: Chrome) -> None:
-    drawing = browser.find_element(By.CSS_SELECTOR, '[data-figure="tasks"] svg')
+    drawing = browser.find_element(By.CSS_SELECTOR, '[data-figure="tasks-ppo"] svg')
     browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", drawing)
     ActionChains(browser).move_to_element(drawing).perform()
-    tip = browser.find_element(By.CSS_SELECTOR, '[data-figure="tasks"] .tip')
+    tip = browser.find_element(By.CSS_SELECTOR, '[data-figure="tasks-ppo"] .tip')
     expect(browser, tip.is_displayed)
     assert "environment steps" in tip.text
     # A value, its interval, and the three seeds behind it.
@@ -198,8 +205,8 @@ def pointing_tells_values_intervals_and_runs(browser: Chrome) -> None:
 
 
 def keys_tell_them_too(browser: Chrome) -> None:
-    drawing = browser.find_element(By.CSS_SELECTOR, '[data-figure="aggregate"] svg')
-    tip = browser.find_element(By.CSS_SELECTOR, '[data-figure="aggregate"] .tip')
+    drawing = browser.find_element(By.CSS_SELECTOR, '[data-figure="aggregate-ppo"] svg')
+    tip = browser.find_element(By.CSS_SELECTOR, '[data-figure="aggregate-ppo"] .tip')
     browser.execute_script("arguments[0].focus()", drawing)
     drawing.send_keys(Keys.ARROW_RIGHT)
     expect(browser, tip.is_displayed)
@@ -208,7 +215,7 @@ def keys_tell_them_too(browser: Chrome) -> None:
     expect(browser, lambda: tip.text != first)
     assert tip.text.startswith("1M environment steps")
     data = browser.execute_script("return JSON.parse(document.getElementById('data').textContent)")
-    (panel,) = next(figure["panels"] for figure in data["figures"] if figure["name"] == "aggregate")
+    (panel,) = next(figure["panels"] for figure in data["figures"] if figure["name"] == "aggregate-ppo")
     series = next(series for series in panel["series"] if series["label"] == "mlp-c")
     value, low, high = (f"{float(f'{series[name][-1]:.3g}'):g}" for name in ("y", "low", "high"))
     assert f"mlp-c {value} [{low}, {high}] 6 runs" in " ".join(tip.text.split())

@@ -80,7 +80,7 @@ def test_a_file_that_is_absent_or_no_text_is_refused(tmp_path: Path) -> None:
 def test_external_curves_stand_in_the_figures_of_their_task(tmp_path: Path, make_run: Callable[..., Path]) -> None:
     make_run(tmp_path / "runs" / "one", [0.0, 1.0])
     drawn = figures(load(tmp_path / "runs", external=[write(tmp_path, GOOD)]))
-    (panel,) = drawn["tasks"].panels
+    (panel,) = drawn["tasks-ppo"].panels
     assert {series.key for series in panel.series if series.style == "solid"} == {"rn-d", "tdmpc2"}
     (panel,) = drawn["wall-clock"].panels
     assert "tdmpc2" in {series.key for series in panel.series}

@@ -61,7 +61,16 @@ def test_the_committed_runs_make_a_complete_report(tmp_path: Path) -> None:
     assert main(["report", *map(str, results), "--out", str(tmp_path / "report")]) == 0
     text = check_page(tmp_path / "report" / "index.html")
     assert "Every group has one seed" in text
-    names = {"aggregate", "tasks", "wall-clock", "improvement", "profiles", "components", "gradient-variance"}
+    names = {
+        "aggregate-ppo",
+        "tasks-ppo",
+        "tasks-spo",
+        "wall-clock",
+        "improvement",
+        "profiles",
+        "components",
+        "gradient-variance",
+    }
     for name in names:
         with Image.open(tmp_path / "report" / "figures" / f"{name}.png") as picture:
             assert picture.width > 500
@@ -104,6 +113,18 @@ def test_a_partly_finished_study_is_reported_with_what_is_missing(
     assert main(["report", str(study), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["runs"], said["complete"], len(said["missing"]), said["problems"]) == (3, 1, 2, [])
+
+
+def test_the_page_shows_the_intro_only_where_it_says_more_than_the_aggregate(tmp_path: Path, make_run: Make) -> None:
+    for task in ("Ant-v4", "Hopper-v4"):
+        for variant in ("rn-d", "mlp-c"):
+            make_run(tmp_path / "runs" / f"{task}-{variant}", [0.0, 1000.0], task=task, variant=variant)
+    page = write_report(load(tmp_path / "runs"), tmp_path / "report")
+    assert 'data-figure="intro"' not in check_page(page)
+    assert (page.parent / "figures" / "print" / "intro.pdf").is_file()
+    make_run(tmp_path / "runs" / "more", [0.0, 1000.0], task="Ant-v4", variant="rn-c")
+    make_run(tmp_path / "runs" / "most", [0.0, 1000.0], task="Hopper-v4", variant="rn-c")
+    assert 'data-figure="intro"' in check_page(write_report(load(tmp_path / "runs"), tmp_path / "report"))
 
 
 def test_a_study_without_any_evaluation_still_has_a_page(tmp_path: Path, make_study: Make) -> None:

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from detent.study.directory import RunState
-from detent.study.display import LiveTable, PlainLines, clock, counts, played, study_left
+from detent.study.display import LiveTable, PlainLines, clock, counts, played, runs_table, study_left
 from detent.study.plan import make_study
 
 STUDY = make_study("mine", {"tasks": ["Ant-v4"], "variants": ["rn-d"]})
@@ -55,6 +55,23 @@ def test_plain_lines_tell_events_at_once_and_progress_now_and_then(monkeypatch: 
         "finished done: 1,000 steps, evaluation 12.3",
         "failed broken: no motor [sic] (log logs/broken.log)",
     ]
+
+
+def test_swept_settings_stand_beside_the_ids_that_hide_them_in_a_hash() -> None:
+    study = make_study("mine", {"tasks": ["Ant-v4"], "variants": ["rn-d"], "sweep": {"head": {"bins": [11, 101]}}})
+    out = io.StringIO()
+    lines = PlainLines(Console(file=out, soft_wrap=True, highlight=False))
+    for run in study.runs:
+        lines.started(run.entry())
+    assert out.getvalue().splitlines() == [
+        f"begin {run.id} (head.bins={bins})" for run, bins in zip(study.runs, (11, 101), strict=True)
+    ]
+    states = [RunState(run.id, "waiting", total_steps=1, swept=run.swept) for run in study.runs]
+    Console(file=out, width=120).print(runs_table(states))
+    *_, head, first, second = out.getvalue().splitlines()
+    assert head.split()[:2] == ["run", "swept"]
+    assert first.split()[:2] == [study.runs[0].id, "head.bins=11"]
+    assert second.split()[1] == "head.bins=101"
 
 
 def test_the_live_table_shows_what_is_going_first_and_fits_the_terminal() -> None:

@@ -65,6 +65,7 @@ def test_a_study_is_the_product_of_its_axes_first_seeds_first() -> None:
         "threads": 1,
         "baseline": False,
         "overrides": {"update.epochs": 5, "actor.width": 64},
+        "swept": {"actor.width": 64},
     }
 
 

@@ -170,7 +170,8 @@ class TRPO:
         config, damping = self._config, self._config.damping
         if config.calibrated:
             damping *= self.mean_eigenvalue(batch, generator)
-        variance = GradientVariance(self._watched) if self._update.diagnostics else None
+        # All minibatches are at the old parameters, where the ratio over all of them is right as it is.
+        variance = GradientVariance(self._watched, parameters_move=False) if self._update.diagnostics else None
         gradient, surrogate = self.surrogate_gradient(batch, advantages, variance)
         direction, residual = conjugate_gradient(
             lambda vector: self.fisher_product(batch, vector, damping), gradient, config.cg_iterations

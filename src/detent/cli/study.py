@@ -55,6 +55,7 @@ class Run:
     """Only list the runs."""
 
     def run(self) -> int:
+        from detent.study.directory import run_label
         from detent.study.display import counts, make_display
         from detent.study.engine import run_study
         from detent.study.plan import load_study
@@ -63,7 +64,7 @@ class Run:
         study = load_study(self.study)
         if self.dry_run:
             for run in study.runs:
-                print(run.id)
+                print(run_label(run.id, run.swept))
             print(f"{len(study.runs)} runs, {sum(run.config.total_steps for run in study.runs):,} steps in all")
             return 0
         directory = self.out or Path("studies") / study.name
@@ -136,4 +137,4 @@ class Status:
 
 
 def _failure(state: RunState) -> str:
-    return f"failed {state.id}: {state.reason} (log {state.log})"
+    return f"failed {state.label}: {state.reason} (log {state.log})"

@@ -4,7 +4,7 @@ import detent.report
 
 results = detent.report.load("studies/gym-small")
 results.evaluations_table()["score"]
-figure = detent.report.figures(results)["tasks"]
+figure = detent.report.figures(results)["tasks-ppo"]
 detent.report.draw(figure, Path("tasks.png"))
 """
 

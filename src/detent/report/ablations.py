@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from detent.report.curves import Cell, Comparison
+from detent.report.curves import Cell, Comparison, without
 from detent.report.learning import curves_of_groups
-from detent.report.runs import describe
+from detent.report.runs import compact, describe
 from detent.report.spec import Axis, Figure, Panel, Series
 from detent.report.stats import mean
 
@@ -29,60 +30,70 @@ def _sweeps(comparison: Comparison, setting: str) -> dict[str, list[Cell]]:
         if value is not None and cell.group in (run.variant, f"{run.variant} · {describe(setting, value)}"):
             sweeps.setdefault(run.variant, []).append(cell)
     return {
-        variant: sorted(cells, key=lambda cell: float(cell.runs[0].settings[setting]))
+        variant: sorted(cells, key=lambda cell: _value(cell, setting))
         for variant, cells in sweeps.items()
-        if len({cell.runs[0].settings[setting] for cell in cells}) > 1
+        if len({_value(cell, setting) for cell in cells}) > 1
     }
 
 
-def sweep_groups(comparisons: Sequence[Comparison]) -> set[str]:
-    """Return groups that exist only as a point of a sweep; they have their own figure and would crowd the others."""
-    return {
+def without_sweeps(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Leave out groups that exist only as a point of a sweep.
+
+    They have figures of their own, would crowd the others, and must not decide which tasks an aggregate is over.
+    """
+    points = {
         cell.group
         for comparison in comparisons
         for setting in (BINS, WIDTH)
         for cells in _sweeps(comparison, setting).values()
         for cell in cells
-        if cell.group != cell.runs[0].variant
+        if not _is_default(cell)
     }
+    return without(comparisons, points)
 
 
 def bins_figure(comparisons: Sequence[Comparison], seed: int) -> Figure | None:
     """Make the figure of final score against number of bins; variants without a sweep are level lines."""
-    panels = []
-    for comparison in swept(comparisons, BINS):
-        sweeps = _sweeps(comparison, BINS)
-        series = []
-        for variant, cells in sweeps.items():
-            counted = [(cell, scores) for cell in cells if len(scores := comparison.final(cell))]
-            estimates = [mean([scores], seed) for _, scores in counted]
-            series.append(
-                Series(
-                    variant,
-                    variant,
-                    np.array([float(cell.runs[0].settings[BINS]) for cell, _ in counted]),
-                    np.array([estimate.value for estimate in estimates]),
-                    np.array([estimate.low for estimate in estimates]),
-                    np.array([estimate.high for estimate in estimates]),
-                    np.array([float(estimate.runs) for estimate in estimates]),
-                )
-            )
-        ends = np.array([min(line.x[0] for line in series), max(line.x[-1] for line in series)])
-        for cell in comparison.cells:
-            scores = comparison.final(cell)
-            if cell.runs[0].variant not in sweeps and len(scores):
-                level = np.full(2, scores.mean())
-                runs = np.full(2, float(len(scores)))
-                series.append(Series(cell.group, cell.group, ends, level, runs=runs, style="level"))
-        label = f"{comparison.runs[0].measure} at {comparison.step:,} steps"
-        title = f"{comparison.task}, {comparison.algo.upper()}"
-        panels.append(Panel(title, Axis("bins per action dimension", log=True), Axis(label), tuple(series)))
-    if not panels:
+    here = swept(comparisons, BINS)
+    if not here:
         return None
     caption = (
-        "Mean over seeds with 95% bootstrap intervals. Level lines: groups that have no bins, or one number of them."
+        "Mean over seeds with 95% bootstrap intervals. Level lines: groups that have no bins, or one number of them. "
+        + _defaults(here, BINS)
     )
-    return Figure("bins", "Number of bins", caption, tuple(panels))
+    return Figure("bins", "Number of bins", caption, tuple(_bins_panel(comparison, seed) for comparison in here))
+
+
+def _bins_panel(comparison: Comparison, seed: int) -> Panel:
+    sweeps = _sweeps(comparison, BINS)
+    series = []
+    for variant, cells in sweeps.items():
+        counted = [(cell, scores) for cell in cells if len(scores := comparison.final(cell))]
+        estimates = [mean([scores], seed) for _, scores in counted]
+        usual = [_value(cell, BINS) for cell in cells if _is_default(cell)]
+        series.append(
+            Series(
+                variant,
+                f"{variant} (default {usual[0]})" if usual else variant,
+                np.array([float(_value(cell, BINS)) for cell, _ in counted]),
+                np.array([estimate.value for estimate in estimates]),
+                np.array([estimate.low for estimate in estimates]),
+                np.array([estimate.high for estimate in estimates]),
+                np.array([float(estimate.runs) for estimate in estimates]),
+            )
+        )
+    ends = np.array([min(line.x[0] for line in series), max(line.x[-1] for line in series)])
+    for cell in comparison.cells:
+        scores = comparison.final(cell)
+        if cell.runs[0].variant not in sweeps and len(scores):
+            settings = cell.runs[0].settings
+            with_bins = settings.get("head.kind") == "categorical"
+            label = f"{cell.group} ({settings[BINS]} bins)" if with_bins else cell.group
+            runs = np.full(2, float(len(scores)))
+            series.append(Series(cell.group, label, ends, np.full(2, scores.mean()), runs=runs, style="level"))
+    title = f"{comparison.task}, {comparison.algo.upper()}, {compact(comparison.step)} steps"
+    x, y = Axis("bins per action dimension", log=True), Axis(comparison.runs[0].measure)
+    return Panel(title, x, y, tuple(series), legend="actor")
 
 
 def width_figure(comparisons: Sequence[Comparison], seed: int) -> Figure | None:
@@ -90,11 +101,51 @@ def width_figure(comparisons: Sequence[Comparison], seed: int) -> Figure | None:
     here = swept(comparisons, WIDTH)
     if not here:
         return None
-    cells = [cell for comparison in here for sweep in _sweeps(comparison, WIDTH).values() for cell in sweep]
-    usual = sorted({cell.runs[0].settings[WIDTH] for cell in cells if cell.group == cell.runs[0].variant})
-    plain = f" Without a number: {', '.join(map(str, usual))}." if usual else ""
-    groups = {cell.group for cell in cells}
-    return curves_of_groups("width", "Width of the actor", f"Hidden width of the actor.{plain}", here, groups, seed)
+    points = {cell.group for c in here for cells in _sweeps(c, WIDTH).values() for cell in cells}
+    caption = f"Learning curves by hidden width of the actor. {_defaults(here, WIDTH)}"
+    figure = curves_of_groups("width", "Width of the actor", caption, here, points, seed)
+    panels = tuple(_by_width(panel, comparison) for panel, comparison in zip(figure.panels, here, strict=True))
+    return replace(figure, panels=panels)
+
+
+def _by_width(panel: Panel, comparison: Comparison) -> Panel:
+    """Name the lines after their width: the plain variant is another width on another task."""
+    sweeps = _sweeps(comparison, WIDTH)
+    names = {}
+    for variant, cells in sweeps.items():
+        for cell in cells:
+            value = _value(cell, WIDTH)
+            label = f"{variant} {value}" if len(sweeps) > 1 else str(value)
+            key = f"{variant} · {describe(WIDTH, value)}"
+            names[cell.group] = key, f"{label} (default)" if _is_default(cell) else label
+    series = []
+    for line in panel.series:
+        key, label = names[line.key]
+        paper = f"the paper's {label.removesuffix(' (default)')}"
+        series.append(replace(line, key=key, label=paper if line.style == "dashed" else label))
+    order = list(dict.fromkeys(key for key, _ in names.values()))
+    series.sort(key=lambda line: (line.style == "dashed", order.index(line.key)))
+    return replace(panel, series=tuple(series), legend="width")
+
+
+def _value(cell: Cell, setting: str) -> int:
+    return int(cell.runs[0].settings[setting])
+
+
+def _is_default(cell: Cell) -> bool:
+    return cell.group == cell.runs[0].variant
+
+
+def _defaults(comparisons: Sequence[Comparison], setting: str) -> str:
+    """Say which value of a swept setting is the default of which variant on which task."""
+    tasks: dict[str, list[str]] = {}
+    for comparison in comparisons:
+        for variant, cells in _sweeps(comparison, setting).items():
+            usual = [str(_value(cell, setting)) for cell in cells if _is_default(cell)]
+            text = f"{usual[0]} ({variant})" if usual else f"not among the runs ({variant})"
+            tasks.setdefault(text, []).append(comparison.task)
+    parts = [f"{text} on {', '.join(dict.fromkeys(names))}" for text, names in tasks.items()]
+    return f"Default: {'; '.join(parts)}."
 
 
 def loss_swap_figure(comparisons: Sequence[Comparison], seed: int) -> Figure | None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from detent.report.curves import Aggregate, Comparison, alone
-from detent.report.learning import paper_mean, paper_of
-from detent.report.runs import Array
+from detent.report.learning import one_seed, paper_mean, paper_of
 from detent.report.spec import Axis, Figure, Panel, Series
 from detent.report.stats import (
     Estimate,
     iqm,
+    last_mean,
     mean,
     percentile_over_training,
     performance_profile,
@@ -85,7 +85,11 @@ def improvement_table(aggregates: Sequence[Aggregate], comparisons: Sequence[Com
 
 
 def speedup_table(aggregates: Sequence[Aggregate], comparisons: Sequence[Comparison], seed: int) -> Table:
-    """Make the table of how many times fewer steps the first group needs to reach another's final score; 0: never."""
+    """Make the table of how many times fewer steps one group needs to reach another's final score.
+
+    The first group is compared with every other one. `a` is whichever of the two ends higher: a curve that is ahead
+    for a while and ends lower is not faster.
+    """
     rows = []
     for scope in _scopes(aggregates, comparisons):
         points, curves = scope.shared_range(scope.groups)
@@ -93,22 +97,22 @@ def speedup_table(aggregates: Sequence[Aggregate], comparisons: Sequence[Compari
             continue
         first, *others = curves
         for other in others:
-            gain = speedup(points, curves[first], curves[other], seed)
-            reached = points[-1] / gain.value if gain.value else None
-            row = _pair(scope, first, other) | {"target": _last(curves[other]), "step": int(points[-1])}
-            rows.append(row | {"reached_at": reached} | _columns("speedup", gain) | {"runs": gain.runs})
+            a, b = sorted((first, other), key=lambda group: -last_mean(curves[group]))
+            gain = speedup(points, curves[a], curves[b], seed)
+            row = _pair(scope, a, b) | {"target": last_mean(curves[b]), "step": int(points[-1])}
+            row |= {"reached_at": points[-1] / gain.value} | _columns("speedup", gain)
+            rows.append(row | {"runs": gain.runs, "note": one_seed(curves[a], curves[b])})
     return Table.from_rows(rows, ("scope", "algo", "a", "b"))
 
 
-def profile_figure(aggregates: Sequence[Aggregate], hidden: Collection[str], seed: int) -> Figure | None:
+def profile_figure(aggregates: Sequence[Aggregate], seed: int) -> Figure | None:
     """Make the figure of the share of runs above each score."""
     panels = []
     for aggregate in aggregates:
-        groups = [group for group in aggregate.groups if group not in hidden]
-        pooled = np.concatenate([task for group in groups for task in aggregate.finals(group)])
+        pooled = np.concatenate([task for group in aggregate.groups for task in aggregate.finals(group)])
         thresholds = np.linspace(min(0.0, pooled.min()), max(1.0, pooled.max()), 101)
         series = []
-        for group in groups:
+        for group in aggregate.groups:
             curve = performance_profile(aggregate.finals(group), thresholds, seed)
             runs = curve.runs.astype(float)
             series.append(Series(group, group, thresholds, curve.value, curve.low, curve.high, runs))
@@ -126,12 +130,12 @@ def profile_figure(aggregates: Sequence[Aggregate], hidden: Collection[str], see
     return Figure("profiles", "Performance profiles", caption, tuple(panels))
 
 
-def improvement_figure(improvements: Table, hidden: Collection[str]) -> Figure | None:
+def improvement_figure(improvements: Table) -> Figure | None:
     """Make the figure of the first group's probability of improvement over each other group."""
     panels = []
     for scope, algo in dict.fromkeys(zip(improvements["scope"], improvements["algo"], strict=True)):
         table = improvements.where(scope=scope, algo=algo)
-        rows = [row for row in table.rows() if row["a"] == table["a"][0] and row["b"] not in hidden]
+        rows = [row for row in table.rows() if row["a"] == table["a"][0]]
         series = tuple(
             Series(
                 row["b"],
@@ -162,10 +166,6 @@ def _scopes(aggregates: Iterable[Aggregate], comparisons: Iterable[Comparison]) 
 def _pair(scope: Aggregate, a: str, b: str) -> dict[str, Any]:
     name = scope.family if len(scope.tasks) == 1 else f"{scope.family} ({len(scope.tasks)} tasks)"
     return {"scope": name, "algo": scope.algo, "a": a, "b": b}
-
-
-def _last(curves: Sequence[Array]) -> float:
-    return float(np.mean([task[:, -1].mean() for task in curves]))
 
 
 def _columns(name: str, estimate: Estimate) -> dict[str, float | None]:

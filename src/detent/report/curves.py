@@ -8,8 +8,8 @@ before its first or after its last evaluation. The common steps are all steps at
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from detent.report.runs import Array, Run
 from detent.report.stats import Band, mean_curve
 
 MOST_POINTS = 200
+_PAPERS_ORDER = ("ppo", "trpo", "spo")
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def comparisons_of(runs: Iterable[Run]) -> list[Comparison]:
     own = {(run.task, run.algo) for run in runs if run.on_policy}
     own |= {(run.task, run.algo) for run in runs if run.task not in {task for task, _ in own}}
     out = []
-    for task, algo in sorted(own):
+    for task, algo in sorted(own, key=lambda pair: (task_order(pair[0]), algorithm_order(pair[1]))):
         cells: dict[str, list[Run]] = defaultdict(list)
         measure = next(run.measure for run in runs if (run.task, run.algo) == (task, algo))
         for run in runs:
@@ -72,6 +73,27 @@ def comparisons_of(runs: Iterable[Run]) -> list[Comparison]:
         ordered = sorted(cells, key=group_order)
         out.append(Comparison(task, algo, tuple(Cell(task, algo, group, tuple(cells[group])) for group in ordered)))
     return out
+
+
+def without(comparisons: Iterable[Comparison], groups: Collection[str]) -> list[Comparison]:
+    """Return the comparisons without the cells of these groups; one that has no other cells is left out."""
+    kept = [
+        replace(comparison, cells=tuple(cell for cell in comparison.cells if cell.group not in groups))
+        for comparison in comparisons
+    ]
+    return [comparison for comparison in kept if comparison.cells]
+
+
+def task_order(task: str) -> tuple[bool, int, str]:
+    """Return a sort key: tasks in the order of their table, others after them, image tasks last."""
+    known = list(table("tasks"))
+    name = task.removesuffix(" rgb")
+    return task.endswith(" rgb"), known.index(name) if name in known else len(known), task
+
+
+def algorithm_order(algo: str) -> tuple[int, str]:
+    """Return a sort key: algorithms in the paper's order, others after them."""
+    return _PAPERS_ORDER.index(algo) if algo in _PAPERS_ORDER else len(_PAPERS_ORDER), algo
 
 
 def group_order(group: str) -> tuple[int, list[tuple[int, str]]]:
@@ -155,6 +177,16 @@ class Aggregate:
         }
 
 
+def shared_tasks(tasks: Mapping[str, frozenset[str]], least: int) -> frozenset[str]:
+    """Choose the tasks of one of the groups, `least` or more, to maximize groups times tasks."""
+    candidates = sorted({has for has in tasks.values() if len(has) >= least}, key=lambda has: (len(has), sorted(has)))
+    return max(
+        candidates,
+        key=lambda some: (len(some) * sum(some <= has for has in tasks.values()), len(some)),
+        default=frozenset(),
+    )
+
+
 def alone(comparison: Comparison) -> Aggregate:
     """Return one task as an aggregate, for what is computed both over tasks and for each task."""
     groups = tuple(cell.group for cell in comparison.cells if len(comparison.final(cell)))
@@ -164,8 +196,7 @@ def alone(comparison: Comparison) -> Aggregate:
 def aggregates_of(comparisons: Sequence[Comparison]) -> list[Aggregate]:
     """Make one aggregate per algorithm and family with at least two tasks.
 
-    A group that lacks a task cannot be compared with one that has it. The tasks are those of one of the groups, chosen
-    to maximize groups times tasks; groups that lack one of them are listed as left out.
+    A group that lacks one of the `shared_tasks` cannot be compared with those that have them; it is listed as left out.
     """
     by_family: dict[tuple[str, str], list[Comparison]] = defaultdict(list)
     for comparison in comparisons:
@@ -173,17 +204,14 @@ def aggregates_of(comparisons: Sequence[Comparison]) -> list[Aggregate]:
         if family is not None:
             by_family[family, comparison.algo].append(comparison)
     out = []
-    for (family, algo), members in sorted(by_family.items()):
+    for (family, algo), members in sorted(by_family.items(), key=lambda item: (algorithm_order(item[0][1]), item[0])):
         tasks: dict[str, frozenset[str]] = {}
         for comparison in members:
             for cell in comparison.cells:
                 if len(comparison.final(cell)):
                     tasks[cell.group] = tasks.get(cell.group, frozenset()) | {comparison.task}
-        candidates = sorted(set(tasks.values()), key=lambda chosen: (len(chosen), sorted(chosen)))
-        if not candidates:
-            continue
-        chosen = max(candidates, key=lambda some: (len(some) * sum(some <= has for has in tasks.values()), len(some)))
-        if len(chosen) < 2:
+        chosen = shared_tasks(tasks, least=2)
+        if not chosen:
             continue
         groups = sorted((group for group, has in tasks.items() if chosen <= has), key=group_order)
         left_out = sorted(set(tasks) - set(groups), key=group_order)

@@ -1,51 +1,103 @@
-"""Draw figures as PNG and SVG with matplotlib."""
+"""Draw figures with matplotlib: PNG and SVG for the screen, PDF and SVG at a given width for print."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
+from typing import Literal
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, NullFormatter, PercentFormatter, ScalarFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator, PercentFormatter, ScalarFormatter
 
-from detent.report.spec import Figure, Panel, Series
+from detent.report.spec import Figure, Kind, Panel, Series, Style
 from detent.report.style import colors
 
 ARROW_COLOR = "#c53030"
-MOST_COLUMNS = 4
+ROUND = [1, 2, 2.5, 5, 10]
+"""Steps between ticks, up to a power of ten."""
+LINES: dict[Style, Literal["-", "--", ":"]] = {"solid": "-", "dashed": "--", "level": ":"}
+
+_MARGINS: dict[Kind, float] = {"curves": 0.4, "bars": 0.8, "intervals": 1.2}
+"""Inches of a panel that its axes, and so its title, leave to labels."""
 
 Colors = Mapping[str, tuple[str, str]]
 
 
-def draw(figure: Figure, *paths: Path, palette: Colors | None = None) -> None:
-    """Draw a figure to files, their format given by the extension. The same figure gives the same bytes."""
-    canvas = _canvas(figure, palette or colors(figure.keys))
+@dataclass(frozen=True)
+class Look:
+    """Sizes in points, and a panel's width and height in inches."""
+
+    title: float
+    label: float
+    tick: float
+    line: float
+    thin: float
+    marker: float
+    columns: int
+    width: float
+    height: float
+
+
+def screen_look(figure: Figure) -> Look:
+    columns = figure.columns or _balanced(len(figure.panels), 5)
+    return Look(10, 9, 8, 1.7, 1.1, 3.5, columns, max(4.0, 6.0 / columns), 3.4)
+
+
+def print_look(figure: Figure, width: float) -> Look:
+    """Return the look of a figure `width` inches wide: no type below 7 points, and as many columns as that allows."""
+    wide = figure.kind != "curves" or any(panel.arrow or panel.legend for panel in figure.panels)
+    most = max(1, int(width / (2.0 if wide else 1.3)))
+    columns = min(figure.columns or _balanced(len(figure.panels), most), most)
+    panel = width / columns
+    return Look(7.5, 7.5, 7, 1.2, 0.9, 2.2, columns, panel, min(max(0.78 * panel, 1.3), 2.1))
+
+
+def _balanced(panels: int, most: int) -> int:
+    """Return the columns of a grid whose last row is as full as can be."""
+    return ceil(panels / ceil(panels / most))
+
+
+def draw(figure: Figure, *paths: Path, palette: Colors | None = None, width: float | None = None) -> None:
+    """Draw a figure to files, their format given by the extension. The same figure gives the same bytes.
+
+    `width` in inches makes it a figure for print, to be included at that width.
+    """
+    look = screen_look(figure) if width is None else print_look(figure, width)
+    canvas = _canvas(figure, palette or colors(figure.keys), look)
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
-        metadata = {"Date": None} if path.suffix == ".svg" else None
-        with matplotlib.rc_context({"svg.hashsalt": figure.name}):
+        metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
+        # Fonts of type 42 are embedded as outlines that publishers accept, which the default type 3 is not.
+        with matplotlib.rc_context({"svg.hashsalt": figure.name, "pdf.fonttype": 42}):
             canvas.savefig(path, metadata=metadata)
 
 
-def _canvas(figure: Figure, palette: Colors) -> Canvas:
-    columns = min(len(figure.panels), MOST_COLUMNS)
-    rows = ceil(len(figure.panels) / columns)
-    width = max(4.4 * columns, 6.0)
-    canvas = Canvas(figsize=(width, 3.4 * rows + 0.5), dpi=150, layout="constrained")
-    places = canvas.subplots(rows, columns, squeeze=False).ravel()
+def _canvas(figure: Figure, palette: Colors, look: Look) -> Canvas:
+    rows = ceil(len(figure.panels) / look.columns)
+    width = look.width * look.columns
+    canvas = Canvas(figsize=(width, look.height * rows + 0.06 * look.label), dpi=150, layout="constrained")
+    places = canvas.subplots(rows, look.columns, squeeze=False).ravel()
     for axes, panel in zip(places, figure.panels, strict=False):
-        {"curves": _curves, "bars": _bars, "intervals": _intervals}[figure.kind](axes, panel, palette)
-        axes.set_title(panel.title, fontsize=10)
+        {"curves": _curves, "bars": _bars, "intervals": _intervals}[figure.kind](axes, panel, palette, look)
+        title = _wrapped(panel.title, look.width - _MARGINS[figure.kind], look.title)
+        axes.set_title(
+            title,
+            fontsize=look.title,
+            pad=4 + (look.tick + 3 if panel.arrow else 0),
+        )
         axes.spines[["top", "right"]].set_visible(False)
     for axes in places[len(figure.panels) :]:
         axes.set_axis_off()
-    if figure.kind == "curves":
-        _legend(canvas, figure, palette, width)
+    _label_outer(places[: len(figure.panels)], look.columns)
+    if figure.kind == "curves" and not all(panel.legend for panel in figure.panels):
+        _legend(canvas, figure, palette, look)
     # Once for all files: computing the layout takes as long as drawing.
     layout = canvas.get_layout_engine()
     if layout is not None:
@@ -54,49 +106,88 @@ def _canvas(figure: Figure, palette: Colors) -> Canvas:
     return canvas
 
 
-def _curves(axes: Axes, panel: Panel, palette: Colors) -> None:
+def _wrapped(text: str, inches: float, size: float) -> str:
+    """Break text of `size` points into lines of `inches`; a character is about half as wide as high."""
+    return textwrap.fill(text, int(72 * inches / (0.53 * size)))
+
+
+def _label_outer(places: np.typing.NDArray[np.object_], columns: int) -> None:
+    """Remove labels that the panel below or to the left repeats."""
+    below = {index: places[index + columns] for index in range(len(places) - columns)}
+    repeated_x = [index for index, other in below.items() if other.get_xlabel() == places[index].get_xlabel()]
+    inner = [index for index in range(len(places)) if index % columns]
+    repeated_y = [index for index in inner if places[index].get_ylabel() == places[index - 1].get_ylabel()]
+    for index in repeated_x:
+        places[index].set_xlabel("")
+    for index in repeated_y:
+        places[index].set_ylabel("")
+
+
+def _curves(axes: Axes, panel: Panel, palette: Colors, look: Look) -> None:
     for series in panel.series:
         color = palette[series.key][0]
         few = len(series.x) == 1 or (len(series.x) < 12 and series.style == "solid")
-        style = {"solid": "-", "dashed": "--", "level": ":"}[series.style]
         thin = series.style == "dashed"
         axes.plot(
             series.x,
             series.y,
-            style,
+            LINES[series.style],
             color=color,
             label=series.label,
-            linewidth=1.1 if thin else 1.7,
+            linewidth=look.thin if thin else look.line,
             alpha=0.75 if thin else 1.0,
             marker="o" if few else None,
-            markersize=3.5,
+            markersize=look.marker,
         )
         if series.low is not None and series.high is not None:
             axes.fill_between(series.x, series.low, series.high, color=color, alpha=0.16, linewidth=0)
     if panel.arrow:
         arrow = panel.arrow
-        shape = {"arrowstyle": "->", "color": ARROW_COLOR, "linewidth": 1.4}
+        shape = {"arrowstyle": "->", "color": ARROW_COLOR, "linewidth": 0.8 * look.line, "shrinkA": 0, "shrinkB": 0}
         axes.annotate("", (arrow.start, arrow.y), (arrow.end, arrow.y), arrowprops=shape)
-        middle = (arrow.start + arrow.end) / 2, arrow.y
+        # Above the axes, where it crosses nothing.
         axes.annotate(
-            arrow.text, middle, (0, 4), textcoords="offset points", ha="center", color=ARROW_COLOR, fontsize=8
+            arrow.text,
+            (1, 1),
+            (0, 2),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+            color=ARROW_COLOR,
+            fontsize=look.tick,
         )
-    _scale(axes, panel)
+    _scale(axes, panel, look)
     axes.grid(alpha=0.25)
+    if panel.legend:
+        # Beside the axes, where it covers no line.
+        axes.legend(
+            title=panel.legend,
+            fontsize=look.tick,
+            title_fontsize=look.tick,
+            loc="center left",
+            bbox_to_anchor=(1.0, 0.5),
+            frameon=False,
+            handlelength=1.6,
+        )
 
 
-def _scale(axes: Axes, panel: Panel) -> None:
-    axes.set_xlabel(panel.x.label, fontsize=9)
-    axes.set_ylabel(panel.y.label, fontsize=9)
-    axes.tick_params(which="both", labelsize=8)
+def _scale(axes: Axes, panel: Panel, look: Look) -> None:
+    axes.set_xlabel(panel.x.label, fontsize=look.label)
+    axes.set_ylabel(_wrapped(panel.y.label, look.height - 0.4, look.label), fontsize=look.label)
+    axes.tick_params(which="both", labelsize=look.tick)
     if panel.y.log:
         axes.set_yscale("log")
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(max(3, int(look.height / 0.4)), steps=ROUND))
     if panel.x.log:
         axes.set_xscale("log")
         axes.set_xticks(np.unique(np.concatenate([series.x for series in panel.series])))
         axes.xaxis.set_major_formatter(ScalarFormatter())
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.tick_params(axis="x", rotation=45)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(max(2, int(look.width / (0.06 * look.tick))), steps=ROUND))
     if panel.x.unit == "steps":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     for axis, unit in ((axes.xaxis, panel.x.unit), (axes.yaxis, panel.y.unit)):
@@ -104,26 +195,32 @@ def _scale(axes: Axes, panel: Panel) -> None:
             axis.set_major_formatter(PercentFormatter(1.0))
 
 
-def _bars(axes: Axes, panel: Panel, palette: Colors) -> None:
+def _bars(axes: Axes, panel: Panel, palette: Colors, look: Look) -> None:
     for series in panel.series:
         axes.bar(series.x, series.y, width=0.65, color=palette[series.key][0], yerr=_error(series, series.y), capsize=3)
-    axes.set_xticks(range(len(panel.series)), [series.label for series in panel.series], fontsize=8)
-    axes.tick_params(axis="x", rotation=30 if len(panel.series) > 3 else 0)
-    axes.set_ylabel(panel.y.label, fontsize=9)
+    labels = [series.label.replace(" · ", "\n") for series in panel.series]
+    axes.set_xticks(range(len(labels)), labels)
+    axes.tick_params(labelsize=look.tick)
+    # Upright if they fit side by side; a character is about half as wide as high.
+    longest = max(len(line) for label in labels for line in label.split("\n"))
+    fits = 0.53 * look.tick * (longest + 1) * len(labels) < 72 * (look.width - 0.6)
+    axes.tick_params(axis="x", rotation=0 if fits else 90)
+    axes.set_ylabel(_wrapped(panel.y.label, look.height - 0.6, look.label), fontsize=look.label)
     axes.axhline(0, color="black", linewidth=0.6)
     axes.grid(alpha=0.25, axis="y")
 
 
-def _intervals(axes: Axes, panel: Panel, palette: Colors) -> None:
+def _intervals(axes: Axes, panel: Panel, palette: Colors, look: Look) -> None:
     for series in panel.series:
-        color = palette[series.key][0]
-        axes.errorbar(series.x, series.y, xerr=_error(series, series.x), fmt="o", color=color, capsize=3)
-    axes.set_yticks(range(len(panel.series)), [series.label for series in panel.series], fontsize=8)
+        error, color = _error(series, series.x), palette[series.key][0]
+        axes.errorbar(series.x, series.y, xerr=error, fmt="o", color=color, capsize=3, markersize=look.marker + 1.5)
+    axes.set_yticks(range(len(panel.series)), [series.label.replace(" · ", "\n") for series in panel.series])
+    axes.tick_params(labelsize=look.tick)
     axes.set_ylim(len(panel.series) - 0.5, -0.5)
     axes.set_xlim(-0.03, 1.03)
     axes.axvline(0.5, color="black", linewidth=0.6, linestyle="--")
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.set_xlabel(panel.x.label, fontsize=9)
+    axes.set_xlabel(panel.x.label, fontsize=look.label)
     axes.grid(alpha=0.25, axis="x")
 
 
@@ -133,11 +230,20 @@ def _error(series: Series, around: np.typing.NDArray[np.float64]) -> np.typing.N
     return np.maximum(np.stack([around - series.low, series.high - around]), 0.0)
 
 
-def _legend(canvas: Canvas, figure: Figure, palette: Colors, width: float) -> None:
-    lines = [Line2D([], [], color=palette[key][0], linewidth=1.7) for key in figure.keys]
-    labels = list(figure.keys)
+def _legend(canvas: Canvas, figure: Figure, palette: Colors, look: Look) -> None:
+    """Draw the figure's legend below its panels, every line as in the panels."""
+    styles = {
+        series.key: series.style for panel in figure.panels for series in panel.series if series.style != "dashed"
+    }
+    lines = [
+        Line2D([], [], color=palette[key][0], linestyle=LINES[style], linewidth=look.line)
+        for key, style in styles.items()
+    ]
+    labels = list(styles)
     if any(series.style == "dashed" for panel in figure.panels for series in panel.series):
-        lines.append(Line2D([], [], color="grey", linestyle="--", linewidth=1.1))
+        lines.append(Line2D([], [], color="grey", linestyle=LINES["dashed"], linewidth=look.thin))
         labels.append("the paper")
-    columns = min(len(labels), max(3, int(width / 1.6)))
-    canvas.legend(lines, labels, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
+    size = look.tick + 0.5
+    room = 72 * look.width * look.columns / size / (0.53 * max(map(len, labels)) + 4)
+    columns = min(len(labels), max(1, int(room)))
+    canvas.legend(lines, labels, loc="outside lower center", ncols=columns, fontsize=size, frameon=False)

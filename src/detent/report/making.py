@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from detent.errors import ConfigError
-from detent.report.ablations import bins_figure, loss_swap_figure, sweep_groups, width_figure
+from detent.report.ablations import bins_figure, loss_swap_figure, width_figure, without_sweeps
 from detent.report.comparing import (
     aggregate_table,
     improvement_figure,
@@ -20,10 +21,13 @@ from detent.report.comparing import (
 from detent.report.curves import aggregates_of, comparisons_of
 from detent.report.drawing import draw
 from detent.report.gradients import components_figure, components_table, metric_panels, variance_figures
-from detent.report.learning import aggregate_figure, tasks_figure, wall_clock_figure
+from detent.report.latex import latex_tables
+from detent.report.learning import INTRO, aggregate_figures, intro_figure, tasks_figures, wall_clock_figure
 from detent.report.loading import Results
 from detent.report.page import GENERATOR, page
+from detent.report.printing import COLUMNS, chosen_figures
 from detent.report.runtime import bins_table, variants_table
+from detent.report.settings import hyperparameters_table, references_table
 from detent.report.spec import Figure
 from detent.report.style import colors
 from detent.report.table import Table
@@ -32,16 +36,17 @@ from detent.report.table import Table
 def figures(results: Results, seed: int = 0) -> dict[str, Figure]:
     """Make the figures that these runs allow, by name; `seed` seeds the bootstrap."""
     comparisons = comparisons_of(results.runs)
-    aggregates = aggregates_of(comparisons)
-    sweeps = sweep_groups(comparisons)
+    main = without_sweeps(comparisons)
+    aggregates = aggregates_of(main)
     found = [
-        aggregate_figure(aggregates, sweeps, seed),
-        tasks_figure(comparisons, sweeps, seed),
-        wall_clock_figure(comparisons, sweeps, seed),
-        improvement_figure(improvement_table(aggregates, comparisons, seed), sweeps),
-        profile_figure(aggregates, sweeps, seed),
-        *variance_figures(comparisons, sweeps, seed),
-        components_figure(components_table(comparisons, sweeps)),
+        intro_figure(main, seed),
+        *aggregate_figures(aggregates, seed),
+        *tasks_figures(main, seed),
+        wall_clock_figure(main, seed),
+        improvement_figure(improvement_table(aggregates, main, seed)),
+        profile_figure(aggregates, seed),
+        *variance_figures(main, seed),
+        components_figure(components_table(main)),
         bins_figure(comparisons, seed),
         width_figure(comparisons, seed),
         loss_swap_figure(comparisons, seed),
@@ -51,7 +56,7 @@ def figures(results: Results, seed: int = 0) -> dict[str, Figure]:
 
 def metric_figure(results: Results, metric: str, seed: int = 0) -> Figure:
     """Make a figure of any column of metrics.jsonl against steps, on a logarithmic scale, mean over seeds."""
-    panels = metric_panels(comparisons_of(results.runs), metric, metric, (), seed)
+    panels = metric_panels(comparisons_of(results.runs), metric, metric, seed)
     if not panels:
         raise ConfigError(f"no run has a metric '{metric}'")
     return Figure(metric.replace("/", "-"), metric, "Mean over seeds. Logarithmic scale.", panels)
@@ -60,30 +65,38 @@ def metric_figure(results: Results, metric: str, seed: int = 0) -> Figure:
 def tables(results: Results, seed: int = 0) -> dict[str, Table]:
     """Make the tables of the report, by name, without empty ones."""
     comparisons = comparisons_of(results.runs)
-    aggregates = aggregates_of(comparisons)
+    main = without_sweeps(comparisons)
+    aggregates = aggregates_of(main)
     declared = Counter((run.task, run.algo, run.group) for run in results.runs)
     found = {
         "aggregate": aggregate_table(aggregates, seed),
         "scores": scores_table(comparisons, declared, seed),
         "speedup": speedup_table(aggregates, comparisons, seed),
         "improvement": improvement_table(aggregates, comparisons, seed),
-        "components": components_table(comparisons),
+        "components": components_table(main),
         "runtime": variants_table(comparisons),
         "runtime-bins": bins_table(comparisons),
+        "hyper-parameters": hyperparameters_table(main or comparisons),
+        "references": references_table(comparisons),
         "runs": results.runs_table(),
         "evaluations": results.evaluations_table(),
     }
     return {name: table for name, table in found.items() if len(table)}
 
 
-def write_report(results: Results, out: Path, seed: int = 0) -> Path:
-    """Write index.html, figures as PNG and SVG, and tables as CSV and Markdown to `out`; return the page's path.
+def write_report(
+    results: Results, out: Path, seed: int = 0, names: Sequence[str] = (), width: float = COLUMNS["double"]
+) -> Path:
+    """Write index.html, figures and tables to `out`; return the page's path.
 
-    The old report stays until the new one is complete. A directory that is not a report is never replaced.
+    Figures are PNG and SVG for the screen, and PDF and SVG for print, `width` inches wide; tables are CSV, Markdown and
+    LaTeX. `names` selects figures; by default all are drawn. The old report stays until the new one is complete. A
+    directory that is not a report is never replaced.
     """
     if out.exists() and not _is_report(out):
         raise ConfigError(f"{out} exists and is not a report; choose another --out")
     drawn, tabled = figures(results, seed), tables(results, seed)
+    drawn = chosen_figures(drawn, names) if names else drawn
     palette = colors(dict.fromkeys(key for figure in drawn.values() for key in figure.keys))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -94,11 +107,19 @@ def write_report(results: Results, out: Path, seed: int = 0) -> Path:
         for name, figure in drawn.items():
             files = [temporary / "figures" / f"{name}.{ending}" for ending in ("png", "svg")]
             draw(figure, *files, palette=palette)
+            files = [temporary / "figures" / "print" / f"{name}.{ending}" for ending in ("pdf", "svg")]
+            draw(figure, *files, palette=palette, width=width)
         (temporary / "tables").mkdir()
         for name, table in tabled.items():
             (temporary / "tables" / f"{name}.csv").write_text(table.to_csv())
             (temporary / "tables" / f"{name}.md").write_text(table.to_markdown())
-        (temporary / "index.html").write_text(page(results, drawn, tabled, palette), encoding="utf-8")
+        groups = {
+            cell.group for comparison in without_sweeps(comparisons_of(results.runs)) for cell in comparison.cells
+        }
+        for name, text in latex_tables(tabled, groups).items():
+            (temporary / "tables" / f"{name}.tex").write_text(text, encoding="utf-8")
+        shown = drawn if names else _without_repeats(drawn)
+        (temporary / "index.html").write_text(page(results, shown, tabled, palette), encoding="utf-8")
         temporary.chmod(0o755)
         if out.exists():
             shutil.rmtree(out)
@@ -106,6 +127,13 @@ def write_report(results: Results, out: Path, seed: int = 0) -> Path:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return out / "index.html"
+
+
+def _without_repeats(drawn: dict[str, Figure]) -> dict[str, Figure]:
+    """Return the figures for a page: the intro only if it says more than the one aggregate does."""
+    aggregates = [figure for figure in drawn.values() if figure.is_of("aggregate")]
+    repeated = len(aggregates) == 1 and set(aggregates[0].keys) == set(INTRO)
+    return {name: figure for name, figure in drawn.items() if not (repeated and name == "intro")}
 
 
 def _is_report(out: Path) -> bool:

@@ -54,7 +54,8 @@
     const unit = 10 ** Math.floor(Math.log10(raw));
     const stride = unit * [1, 2, 2.5, 5, 10].find((factor) => factor * unit >= raw);
     const ticks = [];
-    for (let tick = Math.ceil(low / stride) * stride; tick <= high + 1e-9 * span; tick += stride) ticks.push(+tick.toPrecision(12));
+    // Multiples of the stride: adding it up would leave 1.73e-18 where 0 should be.
+    for (let count = Math.ceil(low / stride); count * stride <= high + 1e-9 * span; count += 1) ticks.push(+(count * stride).toPrecision(12));
     return { map: (value) => from + ((value - low) / span) * (to - from), ticks };
   };
 
@@ -108,7 +109,8 @@
   function drawCurves(panel, holder, svg, tip) {
     const width = holder.clientWidth - 20;
     const height = Math.max(200, Math.min(340, width * 0.62));
-    const box = { left: 52, right: width - 14, top: 10, bottom: height - 40 };
+    const arrow = panel.arrow && panel.arrow.keys.every((key) => !off.has(key)) ? panel.arrow : null;
+    const box = { left: 52, right: width - 14, top: arrow ? 24 : 10, bottom: height - 40 };
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     svg.setAttribute("height", height);
     const lines = panel.series.filter(visible);
@@ -153,11 +155,11 @@
         for (const index of known) make("circle", { cx: x.map(line.x[index]), cy: y.map(line.y[index]), r: 2.6, style: `fill:${color(line.key)}` }, svg);
       }
     }
-    const arrow = panel.arrow;
-    if (arrow && arrow.keys.every((key) => !off.has(key))) {
+    if (arrow) {
       const [a, b, height_] = [x.map(arrow.start), x.map(arrow.end), y.map(arrow.y)];
       make("path", { class: "arrow-line", d: `M${b},${height_} H${a} m6,-4 l-6,4 l6,4` }, svg);
-      make("text", { class: "arrow", x: Math.min((a + b) / 2, box.right - 50), y: height_ - 7, "text-anchor": "middle" }, svg, arrow.text);
+      // Above the plot, where it crosses nothing.
+      make("text", { class: "arrow", x: box.right, y: 12, "text-anchor": "end" }, svg, arrow.text);
     }
     const cross = make("line", { class: "cross", y1: box.top, y2: box.bottom, visibility: "hidden" }, svg);
     const own = lines.filter((line) => line.style === "solid");
@@ -239,18 +241,27 @@
     return { stops: rows.length, show, hide: () => { tip.hidden = true; }, toStop };
   }
 
+  // A line of a panel's own legend, drawn as in the panel.
+  const lineLabel = (series) => {
+    const swatch = make("svg", { width: 22, height: 8, "aria-hidden": "true" });
+    make("polyline", { class: `curve ${series.style}`, points: "1,4 21,4", style: `stroke:${color(series.key)}` }, swatch);
+    return html("span", {}, swatch, series.label);
+  };
+
   function chart(panel, kind, place) {
     const title = html("h4", { textContent: panel.title });
     const svg = make("svg", { role: "img", tabindex: "0", "aria-label": describe(panel) });
     const tip = html("div", { className: "tip", hidden: true });
     tip.setAttribute("role", "status");
-    const holder = html("div", { className: "panel" }, title, svg, tip);
+    const legend = html("div", { className: "lines" });
+    const holder = html("div", { className: "panel" }, title, ...(panel.legend ? [legend] : []), svg, tip);
     place.append(holder);
     let state = null;
     let current = -1;
     const redraw = () => {
       if (!holder.clientWidth) return;
       svg.replaceChildren();
+      legend.replaceChildren(panel.legend, ...panel.series.filter(visible).map(lineLabel));
       tip.hidden = true;
       current = -1;
       state = kind === "curves" ? drawCurves(panel, holder, svg, tip) : drawRows(panel, holder, svg, tip, kind);

@@ -10,7 +10,9 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+from detent.report.ablations import without_sweeps
 from detent.report.curves import aggregates_of, comparisons_of
+from detent.report.elements import TAB_NAMES, details, figure_html, paragraph, table_html, tabs_html
 from detent.report.loading import Results
 from detent.report.spec import Figure, Series, thinned
 from detent.report.stats import RESAMPLES
@@ -19,14 +21,14 @@ from detent.report.table import Table
 GENERATOR = '<meta name="generator" content="detent report">'
 
 _SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("aggregate", "All tasks together", ("aggregate",)),
+    ("aggregate", "All tasks together", ("intro", "aggregate")),
     ("tasks", "Every task", ("tasks",)),
     ("time", "Against wall-clock time", ("wall-clock",)),
     ("comparison", "Who beats whom", ("improvement", "profiles")),
     (
         "gradients",
         "The policy gradient",
-        ("gradient-variance", "gradient-variance-normalized", "gradient-variance-authors", "components"),
+        ("gradient-variance", "components"),
     ),
     ("ablations", "Ablations", ("bins", "width", "loss-swap")),
 )
@@ -40,12 +42,6 @@ _TABLES: dict[str, tuple[tuple[str, str, bool], ...]] = {
     "gradients": (("components", "Gradient signal and score", False),),
 }
 """Tables by section: name, title, and whether initially open."""
-
-_TAB_NAMES = {
-    "gradient-variance": "trace",
-    "gradient-variance-normalized": "normalized",
-    "gradient-variance-authors": "authors' definition",
-}
 
 
 def page(
@@ -77,7 +73,7 @@ def page(
 <body>
 <header>
 <h1>{escape(results.title)}</h1>
-{_paragraph(results.description)}{_paragraph(results.cites and f"After: {results.cites}")}
+{paragraph(results.description)}{paragraph(results.cites and f"After: {results.cites}")}
 {_facts(results)}
 {_callouts(results)}
 <nav aria-label="Sections">{links}</nav>
@@ -101,10 +97,6 @@ def _palette_css(palette: Mapping[str, tuple[str, str]]) -> str:
     light = "".join(f"--s{number}:{pair[0]};" for number, pair in enumerate(palette.values()))
     dark = "".join(f"--s{number}:{pair[1]};" for number, pair in enumerate(palette.values()))
     return f":root{{{light}}}@media (prefers-color-scheme: dark){{:root{{{dark}}}}}"
-
-
-def _paragraph(text: str, kind: str = "soft") -> str:
-    return f'<p class="{kind}">{escape(text)}</p>' if text else ""
 
 
 def _facts(results: Results) -> str:
@@ -140,7 +132,7 @@ def _callouts(results: Results) -> str:
     if single:
         which = "Every group has" if len(single) == len(cells) else "Some groups have"
         sentences.append(f"{which} one seed: no interval is shown for it, and a difference may be luck.")
-    for aggregate in aggregates_of(comparisons):
+    for aggregate in aggregates_of(without_sweeps(comparisons)):
         if aggregate.left_out:
             sentences.append(
                 f"Not in the mean over {len(aggregate.tasks)} {aggregate.family} tasks ({aggregate.algo.upper()}), for "
@@ -150,19 +142,10 @@ def _callouts(results: Results) -> str:
         sentences.append("There are no evaluations yet, so there is nothing to draw.")
     boxes = [
         "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences),
-        _list("missing", "What is missing: {} not complete", results.missing),
-        _list("problems", "Problems with files: {}", results.problems),
+        details("missing", "What is missing: {} not complete", results.missing),
+        details("problems", "Problems with files: {}", results.problems),
     ]
     return "".join(f'<div class="callout">{box}</div>' for box in boxes if box)
-
-
-def _list(name: str, title: str, sentences: Sequence[str]) -> str:
-    if not sentences:
-        return ""
-    items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
-    opened = " open" if len(sentences) <= 6 else ""
-    count = f"{len(sentences)} run{'s' * (len(sentences) > 1)}" if name == "missing" else str(len(sentences))
-    return f'<details id="{name}"{opened}><summary>{title.format(count)}</summary><ul>{items}</ul></details>'
 
 
 def _legend(keys: Sequence[str], has_paper: bool) -> str:
@@ -184,90 +167,54 @@ def _legend(keys: Sequence[str], has_paper: bool) -> str:
 def _figure_sections(figures: Mapping[str, Figure], tables: Mapping[str, Table]) -> list[tuple[str, str, str]]:
     out = []
     for name, title, members in _SECTIONS:
-        present = [figures[member] for member in members if member in figures]
-        tabs = [figure for figure in present if figure.name in _TAB_NAMES]
-        content = _tabs(tabs) if len(tabs) > 1 else "".join(map(_figure, tabs))
-        content += "".join(_figure(figure, len(present) > 1) for figure in present if figure not in tabs)
+        present = [figure for member in members for figure in figures.values() if figure.is_of(member)]
+        tabs = [figure for figure in present if figure.name in TAB_NAMES]
+        content = tabs_html(tabs) if len(tabs) > 1 else "".join(map(figure_html, tabs))
+        content += "".join(figure_html(figure, len(present) > 1) for figure in present if figure not in tabs)
         for table, heading, opened in _TABLES.get(name, ()):
-            content += _table(heading, tables[table], opened) if table in tables else ""
+            content += table_html(heading, tables[table], opened) if table in tables else ""
         if content:
             out.append((name, title, content))
     return out
-
-
-def _figure(figure: Figure, titled: bool = False) -> str:
-    heading = f"<h3>{escape(figure.title)}</h3>" if titled else ""
-    source = f"figures/{figure.name}"
-    return (
-        f"<figure>{heading}<figcaption>{escape(figure.caption)} "
-        f'<a href="{source}.png">PNG</a> <a href="{source}.svg">SVG</a></figcaption>'
-        f'<div class="panels" data-figure="{figure.name}"></div>'
-        f'<noscript><img src="{source}.svg" alt="{escape(figure.title)}" style="max-width:100%"></noscript></figure>'
-    )
-
-
-def _tabs(figures: Sequence[Figure]) -> str:
-    """Return figures as tabs, one shown at a time."""
-    buttons = "".join(
-        f'<button role="tab" type="button" id="tab-{figure.name}" aria-controls="panel-{figure.name}" '
-        f'aria-selected="{str(not number).lower()}" tabindex="{-1 if number else 0}">{_TAB_NAMES[figure.name]}</button>'
-        for number, figure in enumerate(figures)
-    )
-    panels = "".join(
-        f'<div role="tabpanel" id="panel-{figure.name}" aria-labelledby="tab-{figure.name}"'
-        f"{' hidden' if number else ''}>{_figure(figure)}</div>"
-        for number, figure in enumerate(figures)
-    )
-    label = "Definition of the gradient variance"
-    return f'<h3>Gradient variance</h3><div class="tabs" role="tablist" aria-label="{label}">{buttons}</div>{panels}'
-
-
-def _table(title: str, table: Table, opened: bool) -> str:
-    head, *rows = table.shown()
-    numeric = [
-        all(isinstance(value, int | float | None) for value in table[name])
-        for name in table.columns
-        if name.replace("_", " ") in head
-    ]
-
-    def line(cells: Sequence[str], tag: str) -> str:
-        scope = ' scope="col"' if tag == "th" else ""
-        marked = zip(cells, numeric, strict=True)
-        return "".join(f"<{tag}{scope}{' class=number' * right}>{escape(cell)}</{tag}>" for cell, right in marked)
-
-    body = "".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
-    content = (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}">'
-        f"<table><thead><tr>{line(head, 'th')}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
-    if opened:
-        return f"<h3>{escape(title)}</h3>{content}"
-    return f'<details class="table"><summary>{escape(title)}</summary>{content}</details>'
 
 
 def _closing_sections(results: Results, tables: Mapping[str, Table]) -> list[tuple[str, str, str]]:
     out = []
     speed = ""
     if "runtime" in tables:
-        speed += _paragraph(
+        speed += paragraph(
             "Median steps per second over a run's iterations, mean over runs; hours of training without evaluations. "
             "The paper's numbers are means over its five Gymnasium tasks, 5M steps, on machines with GPUs."
         )
-        speed += _table("By variant", tables["runtime"], True)
+        speed += table_html("By variant", tables["runtime"], True)
     if "runtime-bins" in tables:
-        speed += _table("By number of bins", tables["runtime-bins"], True)
+        speed += table_html("By number of bins", tables["runtime-bins"], True)
     if speed:
         out.append(("runtime", "Runtime", speed))
+    settings = "".join(
+        table_html(title, tables[name], False)
+        for name, title in (
+            ("hyper-parameters", "What was trained"),
+            ("references", "Returns that scores 0 (random) and 1 (TD3) stand for"),
+        )
+        if name in tables
+    )
+    if settings:
+        out.append(("settings", "Settings", settings))
     if "runs" in tables:
         out.append(
-            ("runs", "Runs", _table(f"All {len(tables['runs'])} runs", tables["runs"], len(tables["runs"]) <= 12))
+            ("runs", "Runs", table_html(f"All {len(tables['runs'])} runs", tables["runs"], len(tables["runs"]) <= 12))
         )
     out.append(("method", "How this was computed", _method()))
     links = "".join(
         f'<li>{name}: <a href="tables/{name}.csv">CSV</a>, <a href="tables/{name}.md">Markdown</a></li>'
         for name in tables
     )
-    out.append(("files", "Files", f"<ul>{links}</ul>"))
+    beside = paragraph(
+        "In the same directories: figures/print has each figure as PDF and SVG at print size; tables has scores, "
+        "runtime, hyper-parameters and references as LaTeX."
+    )
+    out.append(("files", "Files", f"<ul>{links}</ul>{beside}"))
     return out
 
 
@@ -285,7 +232,7 @@ def _method() -> str:
         "IQM: the interquartile mean, over the runs of all tasks together. p95: the 95th percentile of a run's "
         "evaluations over training, mean over runs.",
         "Speed-up: the final step divided by the step at which the mean curve of a first reaches the final score of b; "
-        "0 where it never does.",
+        "a is the one of the two that ends higher.",
     )
     return '<ul class="method">' + "".join(f"<li>{escape(point)}</li>" for point in points) + "</ul>"
 
@@ -298,6 +245,7 @@ def _figure_data(figure: Figure) -> dict[str, Any]:
             "y": asdict(panel.y),
             "series": [_series_data(series) for series in panel.series],
             "arrow": asdict(panel.arrow) if panel.arrow else None,
+            "legend": panel.legend,
         }
         for panel in figure.panels
     ]

@@ -19,10 +19,10 @@ Array = NDArray[np.float64]
 Measure = Literal["TD3-normalized return", "success rate", "return"]
 
 # Settings that determine how long, where or how often something is measured, not what is trained.
-_ASIDE = {"task", "variant", "algo", "preset", "steps", "seed", "threads", "device", "tensorboard"}
-_ASIDE |= {"env.backend", "env.processes", "update.diagnostics", "update.processes", "update.compile", "trpo.chunk"}
-_ASIDE |= {"update.engine", "log", "plugins"}
-_ASIDE_GROUPS = ("eval.", "checkpoint.", "log_options.")
+ASIDE = {"task", "variant", "algo", "preset", "steps", "seed", "threads", "device", "tensorboard"}
+ASIDE |= {"env.backend", "env.processes", "update.diagnostics", "update.processes", "update.compile", "trpo.chunk"}
+ASIDE |= {"update.engine", "log", "plugins"}
+ASIDE_GROUPS = ("eval.", "checkpoint.", "log_options.")
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,14 @@ def departures(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[st
     return {
         key: value
         for key, value in settings.items()
-        if key not in _ASIDE and not key.startswith(_ASIDE_GROUPS) and usual.get(key) != value
+        if key not in ASIDE and not key.startswith(ASIDE_GROUPS) and usual.get(key) != value
     }
+
+
+def compact(steps: int) -> str:
+    """Format a number of steps in a few characters: 5M, 250k."""
+    size, letter = (1e6, "M") if steps >= 1e6 else (1e3, "k") if steps >= 1e3 else (1.0, "")
+    return f"{steps / size:.3g}{letter}"
 
 
 def describe(key: str, value: Any) -> str:

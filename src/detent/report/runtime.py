@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,17 +22,42 @@ def speed_of(run: Run) -> float | None:
 
 
 def variants_table(comparisons: Sequence[Comparison]) -> Table:
-    """Make the table of steps per second and hours by task and group, beside the paper's mean over Gymnasium tasks."""
+    """Make the table of steps per second and hours by task and group, then the means over a family's tasks.
+
+    Beside them stand the paper's numbers, which are means over its five Gymnasium tasks.
+    """
     paper = paper_runtime()["variants"]
-    rows = []
+    rows: list[dict[str, Any]] = []
+    members: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
+
+    def add(family: str | None, who: dict[str, Any], row: dict[str, Any]) -> None:
+        known = paper.get(who["group"], {}) if (family, who["algo"]) == ("gym", "ppo") else {}
+        rows.append(who | row | {"paper_sps": known.get("sps"), "paper_hours_of_5M": known.get("hours")})
+
     for comparison in comparisons:
         for cell in comparison.cells:
             row = _timed(cell.runs)
             if row:
-                known = paper.get(cell.group, {}) if comparison.algo == "ppo" else {}
-                who = {"task": cell.task, "algo": cell.algo, "group": cell.group}
-                rows.append(who | row | {"paper_sps": known.get("sps"), "paper_hours_of_5M": known.get("hours")})
+                family = cell.runs[0].family
+                add(family, {"task": cell.task, "algo": cell.algo, "group": cell.group}, row)
+                members[family or cell.task, cell.algo, cell.group].append(row)
+    for (family, algo, group), parts in members.items():
+        if len(parts) > 1:
+            who = {"task": f"mean of {len(parts)} {family} tasks", "algo": algo, "group": group}
+            add(family, who, _mean_of(parts))
     return Table.from_rows(rows, ("task", "algo", "group"))
+
+
+def _mean_of(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the mean over tasks of speeds and hours; hours only if every task has them."""
+    hours = [part["hours"] for part in parts if part["hours"] is not None]
+    return {
+        "runs": sum(part["runs"] for part in parts),
+        "threads": ", ".join(dict.fromkeys(part["threads"] for part in parts)),
+        "sps": float(np.mean([part["sps"] for part in parts])),
+        "hours": float(np.mean(hours)) if len(hours) == len(parts) else None,
+        "steps": max(part["steps"] for part in parts),
+    }
 
 
 def bins_table(comparisons: Sequence[Comparison]) -> Table:

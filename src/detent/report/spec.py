@@ -38,7 +38,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Arrow:
-    """The paper's red arrow: the first group reaches score `y` as many times sooner as `text` says."""
+    """The paper's red arrow: the first group reaches score `y` as many times sooner as `text`, above the axes, says."""
 
     start: float
     end: float
@@ -57,6 +57,8 @@ class Panel:
     y: Axis
     series: tuple[Series, ...]
     arrow: Arrow | None = None
+    legend: str = ""
+    """Title of a legend of the panel, where lines mean something else in each panel; the figure has none then."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,12 @@ class Figure:
     caption: str
     panels: tuple[Panel, ...]
     kind: Kind = "curves"
+    columns: int | None = None
+    """Panels in a row, where rows mean something; by default as many as fit."""
+
+    def is_of(self, name: str) -> bool:
+        """Return whether `name` is this figure's or a common one: `tasks` names `tasks-ppo`, `tasks-trpo`, ..."""
+        return self.name == name or self.name.startswith(f"{name}-")
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -120,6 +120,11 @@ def steps_to_reach(steps: Array, curve: Array, score: Array) -> Array:
     return reached
 
 
+def last_mean(curves: ByTask) -> float:
+    """Return the mean over tasks of the mean over runs at the last point of curves `[n, P]`."""
+    return float(_mean_of_tasks(curves)[-1])
+
+
 def speedup(steps: Array, a: ByTask, b: ByTask, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
     """Return how many times fewer steps `a` needs to reach the score `b` has at the last of `steps`; 0 if never.
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,6 +47,11 @@ class RunState:
     reason: str | None = None
     """Why the run failed, or which process holds it."""
     log: str | None = None
+    swept: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        return run_label(self.id, self.swept)
 
     @property
     def seconds_left(self) -> float | None:
@@ -58,6 +64,20 @@ class RunState:
 
     def to_dict(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "seconds_left": self.seconds_left}
+
+
+def run_label(run: str, swept: Mapping[str, Any]) -> str:
+    """Return a run's id with its swept settings, such as `ant-v4-rn-d-ppo-s1-3f2a (head.bins=101)`."""
+    return f"{run} ({sweep_text(swept)})" if swept else run
+
+
+def sweep_text(swept: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in swept.items())
+
+
+def swept_of(entry: Entry) -> dict[str, Any]:
+    """Return a run's swept settings; an older study.json has them among the study's other settings only."""
+    return dict(entry["swept"] if "swept" in entry else entry.get("overrides") or {})
 
 
 def write_study(directory: Path, study: Study) -> list[Entry]:
@@ -153,6 +173,7 @@ def read_state(directory: Path, entry: Entry) -> RunState:
         None if evaluation is None else evaluation["stochastic"],
         reason,
         str(log) if log.exists() else None,
+        swept_of(entry),
     )
 
 

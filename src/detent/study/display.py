@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from detent.study.directory import STATUSES, Entry, RunState
+from detent.study.directory import STATUSES, Entry, RunState, run_label, sweep_text, swept_of
 from detent.study.plan import Study
 from detent.training.progress import PLAIN_INTERVAL, PipeConsole
 
@@ -65,13 +65,20 @@ def played(state: RunState) -> str:
 
 
 def runs_table(states: Iterable[RunState]) -> Table:
+    states = list(states)
     rows = Table(box=None, pad_edge=False)
-    for column in ("run", "status", "progress", "steps/s", "left", "evaluation"):
-        rows.add_column(column, justify="left" if column in ("run", "status") else "right", no_wrap=column != "run")
+    swept = ["swept"] if any(state.swept for state in states) else []
+    for column in ("run", *swept, "status", "progress", "steps/s", "left", "evaluation"):
+        rows.add_column(
+            column,
+            justify="left" if column in ("run", "swept", "status") else "right",
+            no_wrap=column not in ("run", "swept"),
+        )
     for state in states:
         share = state.step / state.total_steps
         speed = "-" if state.steps_per_second is None else f"{state.steps_per_second:.0f}"
-        rows.add_row(state.id, state.status, f"{share:.0%}", speed, clock(state.seconds_left), played(state))
+        values = [sweep_text(state.swept)] if swept else []
+        rows.add_row(state.id, *values, state.status, f"{share:.0%}", speed, clock(state.seconds_left), played(state))
     return rows
 
 
@@ -86,13 +93,13 @@ class PlainLines:
         self.message(f"study {study.name} in {directory}: {len(states)} runs, {counts(states.values())}")
 
     def started(self, entry: Entry) -> None:
-        self.message(f"begin {entry['id']}")
+        self.message(f"begin {run_label(entry['id'], swept_of(entry))}")
 
     def finished(self, state: RunState) -> None:
-        self.message(f"finished {state.id}: {state.step:,} steps, evaluation {played(state)}")
+        self.message(f"finished {state.label}: {state.step:,} steps, evaluation {played(state)}")
 
     def failed(self, entry: Entry, reason: str, log: Path) -> None:
-        self.message(f"failed {entry['id']}: {reason} (log {log})")
+        self.message(f"failed {run_label(entry['id'], swept_of(entry))}: {reason} (log {log})")
 
     def update(self, states: States, active: Collection[str]) -> None:
         now = time.monotonic()
@@ -127,10 +134,10 @@ class LiveTable:
     def started(self, entry: Entry) -> None: ...
 
     def finished(self, state: RunState) -> None:
-        self.message(f"finished {state.id}: {state.step:,} steps, evaluation {played(state)}")
+        self.message(f"finished {state.label}: {state.step:,} steps, evaluation {played(state)}")
 
     def failed(self, entry: Entry, reason: str, log: Path) -> None:
-        self.message(f"failed {entry['id']}: {reason} (log {log})")
+        self.message(f"failed {run_label(entry['id'], swept_of(entry))}: {reason} (log {log})")
 
     def update(self, states: States, active: Collection[str]) -> None:
         order = sorted(states.values(), key=lambda state: (state.id not in active, STATUSES.index(state.status)))

@@ -56,6 +56,8 @@ class Run:
     config: Config
     overrides: dict[str, Any]
     """Settings of the study besides the axes, by dotted name: those of all runs, and this run's swept ones."""
+    swept: dict[str, Any]
+    """The swept ones alone; an id has them only in its hash, so that displays show them beside it."""
     baseline: bool
     """Whether the run is a reference line for a sweep, not a point of it."""
 
@@ -75,6 +77,7 @@ class Run:
             "threads": config.threads,
             "baseline": self.baseline,
             "overrides": self.overrides,
+            "swept": self.swept,
         }
 
 
@@ -216,7 +219,7 @@ def _runs(grid: Mapping[str, Any]) -> Iterator[tuple[int, Run]]:
             check_names(config)
             register_plugins(config)
             overrides = {**grid["settings"], **sweep}
-            yield turn, Run(run_id(config), config, overrides, grid["baseline"])
+            yield turn, Run(run_id(config), config, overrides, sweep, grid["baseline"])
 
 
 def _require_keys(content: Mapping[str, Any], valid: tuple[str, ...]) -> None:

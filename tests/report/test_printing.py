@@ -1,0 +1,168 @@
+"""Figures and tables for print: what is chosen, how wide it is, and what a publisher asks of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib.text
+import pytest
+from matplotlib.figure import Figure as Canvas
+
+from detent.cli import main
+from detent.errors import ConfigError
+from detent.report import draw, load, tables
+from detent.report import figures as make
+from detent.report.latex import booktabs, escaped
+from detent.report.printing import inches, only_groups
+
+Make = Callable[..., Path]
+
+TASKS = {"Ant-v4": (-70.288, 3942.0), "Hopper-v4": (18.791, 3226.0)}
+
+
+@pytest.fixture
+def study(tmp_path: Path, make_study: Make) -> Path:
+    """Two tasks, four variants under two algorithms with two seeds, and a sweep of widths."""
+    runs: list[dict[str, Any]] = []
+    for task, (low, high) in TASKS.items():
+        for number, variant in enumerate(("rn-d", "rn-c", "mlp-d", "mlp-c")):
+            scores = [0.0, 0.5 - 0.1 * number, 0.9 - 0.1 * number]
+            returns = [low + score * (high - low) for score in scores]
+            for seed in (1, 2):
+                for algo in ("ppo", "trpo"):
+                    runs.append({"task": task, "variant": variant, "seed": seed, "algo": algo, "returns": returns})
+    low, high = TASKS["Ant-v4"]
+    runs += [{"returns": [low, high], "every": 200, "overrides": {"actor.width": width}} for width in (64, 512)]
+    return make_study(tmp_path / "study", runs)
+
+
+@pytest.mark.parametrize(
+    ("text", "width"),
+    [("single", 3.25), ("double", 6.75), ("8.5 cm", 8.5 / 2.54), ("120mm", 12 / 2.54), ("246pt", 246 / 72.27)],
+)  # fmt: skip
+def test_a_width_is_a_column_or_a_number_with_its_unit(text: str, width: float) -> None:
+    assert inches(text) == pytest.approx(width)
+
+
+@pytest.mark.parametrize(("text", "why"), [("wide", "found 'wide'"), ("7", "found '7'"), ("1cm", "1cm is 0.39")])
+def test_another_width_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        inches(text)
+
+
+@pytest.mark.parametrize("width", [3.25, 6.75])
+def test_a_printed_figure_has_its_width_readable_type_and_embedded_fonts(
+    width: float, study: Path, tmp_path: Path, figures: list[Canvas]
+) -> None:
+    for name, figure in make(load(study)).items():
+        draw(figure, tmp_path / f"{name}.pdf", tmp_path / f"{name}.svg", width=width)
+        content = (tmp_path / f"{name}.pdf").read_bytes()
+        (box,) = set(re.findall(rb"/MediaBox \[ 0 0 ([\d.]+)", content))
+        assert float(box) == pytest.approx(72 * width)
+        assert b"/FontFile2" in content
+        assert b"/Type3" not in content
+    for canvas in figures:
+        texts = [text for text in canvas.findobj(matplotlib.text.Text) if text.get_text() and text.get_visible()]
+        assert min(float(text.get_fontsize()) for text in texts) >= 7
+        for axes in canvas.axes:
+            title = axes.title.get_window_extent()
+            assert title.x0 >= 0
+            assert title.x1 <= canvas.bbox.x1, axes.get_title()
+
+
+def test_a_printed_figure_is_the_same_bytes_again(study: Path, tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        draw(make(load(study))["intro"], tmp_path / f"{name}.pdf", width=3.25)
+    assert (tmp_path / "first.pdf").read_bytes() == (tmp_path / "second.pdf").read_bytes()
+
+
+def test_figures_groups_and_width_are_chosen_on_the_command_line(study: Path, tmp_path: Path) -> None:
+    words = ["--figures", "intro,tasks", "--groups", "rn-d,mlp-c", "--width", "single", "--out", str(tmp_path / "out")]
+    assert main(["report", str(study), *words]) == 0
+    names = {"intro", "tasks-ppo", "tasks-trpo"}
+    assert {path.stem for path in (tmp_path / "out" / "figures").glob("*.png")} == names
+    for ending in ("pdf", "svg"):
+        assert {path.stem for path in (tmp_path / "out" / "figures" / "print").glob(f"*.{ending}")} == names
+    assert b"/MediaBox [ 0 0 234 " in (tmp_path / "out" / "figures" / "print" / "intro.pdf").read_bytes()
+    scores = (tmp_path / "out" / "tables" / "scores-ppo.tex").read_text()
+    assert "Task & rn-d & mlp-c \\\\" in scores
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--figures", "intr"], "these runs give no figure 'intr'; did you mean intro"),
+        (["--groups", "rnd"], "there is no group 'rnd' among these runs; did you mean rn-d"),
+        (["--width", "wide"], "found 'wide'"),
+    ],
+)
+def test_what_is_not_there_cannot_be_chosen(
+    words: list[str], why: str, study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(study), *words, "--out", str(tmp_path / "out")]) == 2
+    assert why in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_variant_stands_for_all_its_groups_and_a_group_for_itself(study: Path) -> None:
+    results = load(study)
+    assert {run.group for run in only_groups(results, ["rn-d"]).runs} == {
+        "rn-d", "rn-d · width 64", "rn-d · width 512",
+    }  # fmt: skip
+    assert {run.group for run in only_groups(results, ["rn-d · width 64"]).runs} == {"rn-d · width 64"}
+
+
+def test_latex_has_scores_with_intervals_and_runs(study: Path, tmp_path: Path) -> None:
+    assert main(["report", str(study), "--figures", "intro", "--out", str(tmp_path / "out")]) == 0
+    text = (tmp_path / "out" / "tables" / "scores-ppo.tex").read_text()
+    assert "Task & rn-d & rn-c & mlp-d & mlp-c \\\\" in text
+    assert "Ant-v4 & 0.90 [0.90, 0.90] (2) & 0.80 [0.80, 0.80] (2) &" in text
+    assert "Mean of 2 gym tasks & 0.90 [0.90, 0.90] (4) &" in text
+    assert text.count("{") == text.count("}")
+    runtime = (tmp_path / "out" / "tables" / "runtime.tex").read_text()
+    assert "\\textit{mean of 2 gym tasks}" in runtime
+    references = (tmp_path / "out" / "tables" / "references.tex").read_text()
+    assert "Ant-v4 & $-$70.288 & 3942 \\\\" in references
+    settings = (tmp_path / "out" / "tables" / "hyper-parameters.tex").read_text()
+    assert "Setting & gym PPO & gym TRPO \\\\" in settings
+    assert "\\texttt{update.learning\\_rate} & 0.0003 & 0.0003 \\\\" in settings
+    assert "\\texttt{ppo.clip} & 0.2 & -- \\\\" in settings
+    assert "\\texttt{trpo.max\\_kl} & -- & 0.01 \\\\" in settings
+
+
+def test_a_sweep_alone_is_tabled_as_well(tmp_path: Path, make_run: Make) -> None:
+    for bins in (11, 101):
+        make_run(tmp_path / "runs" / str(bins), [0.0, 1.0], overrides={"head.bins": bins})
+    assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 0
+    text = (tmp_path / "out" / "tables" / "scores-ppo.tex").read_text()
+    assert "Task & rn-d $\\cdot$ 11 bins & rn-d $\\cdot$ 101 bins \\\\" in text
+
+
+def test_a_setting_that_differs_is_shown_with_who_has_which_value(study: Path) -> None:
+    settings = tables(load(study))["hyper-parameters"]
+    (row,) = settings.where(setting="actor.kind").rows()
+    assert row["gym PPO"] == "rn (rn-d, rn-c); mlp (mlp-d, mlp-c)"
+    (row,) = settings.where(setting="head.bins").rows()
+    assert row["gym PPO"] == "41", "a Gaussian has no bins"
+    assert {"seed", "threads", "eval.interval"}.isdisjoint(settings["setting"])
+
+
+def test_runtime_ends_with_the_mean_over_a_familys_tasks(tmp_path: Path, make_run: Make) -> None:
+    for task, speed in (("Ant-v4", 100.0), ("Hopper-v4", 300.0)):
+        rows = [{"step": 100, "time/sps": speed, "time/iteration": speed * 36}]
+        make_run(tmp_path / task, [0.0, 1.0], task=task, metrics=rows)
+    *_, row = tables(load(tmp_path))["runtime"].rows()
+    assert (row["task"], row["sps"], row["hours"], row["runs"]) == ("mean of 2 gym tasks", 200.0, 2.0, 2)
+
+
+def test_latex_escapes_what_is_special_and_rules_stand_between_blocks() -> None:
+    assert escaped("50% of a_b · {x}\\") == r"50\% of a\_b $\cdot$ \{x\}\textbackslash{}"
+    text = booktabs(["A", "B"], [[["1", "2"]], [], [["3", "4"]]], "Caption.", "name")
+    assert text == (
+        "\\begin{table}\n  \\centering\n  \\caption{Caption.}\n  \\label{tab:name}\n  \\begin{tabular}{lc}\n"
+        "    \\toprule\n    A & B \\\\\n    \\midrule\n    1 & 2 \\\\\n    \\midrule\n    3 & 4 \\\\\n"
+        "    \\bottomrule\n  \\end{tabular}\n\\end{table}\n"
+    )
