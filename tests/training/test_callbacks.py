@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,12 @@ class Shifted(TargetEnv):
     def __init__(self) -> None:
         super().__init__()
         self.shift = 0.0
+        self.levels: list[int] = []
 
     def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = super().step(action)
+        # Its own list, which it may change.
+        self.levels.append(0)
         return observation, reward + self.shift, terminated, truncated, info
 
 
@@ -249,17 +253,101 @@ def test_a_failure_at_the_end_does_not_undo_a_finished_run(tmp_path: Path) -> No
     assert recorder.calls[-1] == ("end", 656, "finished")
 
 
-@detent.register_logger("broken-logger")
 class BrokenLogger(detent.Callback):
-    def on_iteration(self, run: detent.RunContext, row: dict[str, Any]) -> None:
-        raise ConnectionError("the server is away")
+    """Fails in the method that its option names."""
+
+    @dataclass(frozen=True)
+    class Options:
+        event: str = "on_iteration"
+
+    def __init__(self, options: Options) -> None:
+        def fail(*arguments: Any) -> None:
+            raise ConnectionError("the server is away")
+
+        setattr(self, options.event, fail)
 
 
-def test_a_logger_that_fails_costs_its_rows_and_nothing_else(tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="the logger BrokenLogger failed .*the server is away.*continues without it"):
-        result = detent.train(small({"log": ["broken-logger"]}), out=tmp_path / "run")
+EVENTS = ("on_run_start", "on_rollout", "on_update", "on_iteration", "on_evaluation", "on_checkpoint", "on_run_end")
+
+
+@pytest.mark.parametrize("event", [*EVENTS, "on_message"])
+def test_a_logger_that_fails_costs_its_rows_and_nothing_else(event: str, tmp_path: Path) -> None:
+    name = f"{__name__}:BrokenLogger"
+    config = small({"log": [name], "log_options": {name: {"event": event}}})
+    with pytest.warns(UserWarning, match="BrokenLogger failed .*the server is away") as caught:
+        result = detent.train(config, out=tmp_path / "run")
+    assert len(caught) == 1
     assert result.finished
     assert len(read_rows(tmp_path / "run" / "metrics.jsonl")) == 10
+
+
+class Needy(detent.Callback):
+    def __init__(self, something: int) -> None: ...
+
+
+def test_a_callback_that_cannot_be_made_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"callback '.*:Needy' cannot be made: TypeError: .*something"):
+        detent.train(small({"callbacks": [f"{__name__}:Needy"]}), out=tmp_path / "run")
+
+
+class BadState(detent.Callback):
+    def state(self) -> dict[str, Any]:
+        return {"seen": object()}
+
+
+def test_a_state_that_cannot_be_saved_is_found_before_the_first_iteration(tmp_path: Path) -> None:
+    recorder = Recorder()
+    with pytest.raises(RuntimeError, match=r"the state of the callback BadState is .* cannot record"):
+        detent.train(small(), out=tmp_path / "run", callbacks=[recorder, BadState()])
+    assert [call[0] for call in recorder.calls] == ["start", "end"]
+
+
+def test_a_run_resumed_without_its_callbacks_says_so_and_keeps_their_states(tmp_path: Path) -> None:
+    first = StopAfterWorseEvaluations()
+    detent.train(small(), out=tmp_path / "run", callbacks=[first, Curriculum(), StopAt(200)])
+    with pytest.warns(UserWarning, match="resumed without callbacks that it had: StopAfterWorseEvaluations"):
+        detent.resume(tmp_path / "run", callbacks=[StopAt(400)])
+    state = checkpoints.read_state(checkpoints.locate(tmp_path / "run", "latest"))
+    assert state.callbacks == {"StopAfterWorseEvaluations": {"seen": 1}}
+    assert state.env_attributes == {"shift": 4.0}
+    with pytest.warns(UserWarning, match="resumed without callbacks"):
+        assert detent.resume(tmp_path / "run").finished
+
+
+class Numbers(detent.Callback):
+    """Sets what NumPy computes, and a list that it goes on changing."""
+
+    def __init__(self) -> None:
+        self.levels = [1]
+
+    def on_iteration(self, run: detent.RunContext, row: dict[str, Any]) -> None:
+        run.set_env(shift=np.interp(run.iteration, [0, 10], [0.0, 1.0]), levels=self.levels)
+        self.levels.append(1)
+        assert type(run.env_attributes["shift"]) is float
+        assert len(run.env_attributes["levels"]) == run.iteration
+
+
+def test_environments_get_copies_of_what_the_checkpoint_records(tmp_path: Path) -> None:
+    detent.train(small(), out=tmp_path / "run", callbacks=[Numbers()])
+    state = checkpoints.read_state(checkpoints.locate(tmp_path / "run", "latest"))
+    assert state.env_attributes == {"shift": 1.0, "levels": [1] * 10}
+
+
+class Vandal(detent.Callback):
+    """Changes what it is given."""
+
+    def on_update(self, run: detent.RunContext, metrics: dict[str, Any]) -> None:
+        metrics.clear()
+
+    def on_evaluation(self, run: detent.RunContext, row: dict[str, Any]) -> None:
+        row["stochastic"].clear()
+
+
+def test_a_callback_cannot_change_the_rows_of_the_run(tmp_path: Path) -> None:
+    for name, callbacks in (("usual", []), ("changed", [Vandal()])):
+        detent.train(small(), out=tmp_path / name, callbacks=callbacks)
+    for rows_of in ("metrics", "evals"):
+        assert rows(tmp_path / "usual", rows_of) == rows(tmp_path / "changed", rows_of)
 
 
 def test_a_callback_by_import_path_is_part_of_the_run(tmp_path: Path) -> None:

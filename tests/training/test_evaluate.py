@@ -1,19 +1,27 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor, nn
 
+import detent
 from detent.config import READOUTS, ActorConfig, Config, EnvConfig, HeadConfig, Readout
 from detent.envs import Episode, Step, VectorEnv, make_envs
 from detent.models.policy import Policy
+from detent.rollouts.rollout import NonFiniteError
 from detent.seeding import derive_seed
 from detent.spec import ActionSpec, EnvSpec, Observation, ObservationSpec
-from detent.training.evaluate import Evaluation, bootstrap_interval, evaluate
+from detent.training.evaluate import Evaluation, bootstrap_interval, evaluate, ranking
+from detent.training.run_directory import read_rows
 
 TARGET = "detent.envs.scripted:Target-v0"
 
@@ -171,3 +179,66 @@ def test_summary_of_one_episode_of_an_unknown_task_has_no_spread_and_no_score() 
     assert (summary["return"], summary["std"], summary["ci95"], summary["score"]) == (5.0, 0.0, [5.0, 5.0], None)
     assert "success_once" not in summary
     assert "success_at_end" not in summary
+
+
+class Centre(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
+    """Ends when the action leaves the middle of its range; has no time limit."""
+
+    observation_space = Box(-1.0, 1.0, (1,), np.float32)
+    action_space = Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        return np.zeros(1, np.float32), 1.0, abs(float(action[0])) > 0.2, False, {}
+
+
+def test_expected_actions_that_never_end_an_episode_cost_a_run_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("detent.training.evaluate.NO_END_IN_SIGHT", 200)
+    few: dict[str, Any] = {
+        "steps": 144,
+        "rollout_steps": 16,
+        "env.num_envs": 4,
+        "threads": 1,
+        "actor.width": 8,
+        "eval.episodes": 2,
+    }
+    few |= {
+        "eval.interval": 1000,
+        "update.minibatches": 2,
+        "normalize.warmup_steps": 4,
+        "update.learning_rate": 1e-30,
+        "head.bins": 2,
+    }
+    config = detent.configure("centre", overrides=few)
+    with pytest.warns(UserWarning, match="the expected actions could not be evaluated: an episode did not end"):
+        assert detent.train(config, out=tmp_path / "run", env=Centre).finished
+    assert [row["mean"] for row in read_rows(tmp_path / "run" / "evals.jsonl")] == [None, None]
+    assert detent.load(tmp_path / "run").readout == "mode"
+    ranked = detent.configure("centre", overrides={**few, "eval.rank_by": "mean"})
+    with pytest.raises(RuntimeError, match="did not end"):
+        detent.train(ranked, out=tmp_path / "ranked", env=Centre)
+
+
+class Poisoned(Centre):
+    """Ends after one step, and observes NaN from then on."""
+
+    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        return np.full(1, np.nan, np.float32), 1.0, False, False, {}
+
+
+def test_nan_in_an_evaluation_is_said_to_be_there() -> None:
+    envs = make_envs("poisoned", EnvConfig(backend="factory"), 2, 1, Poisoned)
+    with pytest.raises(NonFiniteError, match=r"in an evaluation, the observation 'state' is not finite: entry \[0"):
+        evaluate(make_policy(envs), envs, 2, 0, "mode")
+    envs.close()
+
+
+@pytest.mark.parametrize("total", [float("-inf"), float("nan")])
+def test_a_return_that_is_not_finite_ranks_last(total: float) -> None:
+    assert ranking({"return": total}) == (0.0, float("-inf"))
+    assert ranking({"return": total, "success_once": 0.5}) < ranking({"return": -1e9, "success_once": 0.5})

@@ -16,7 +16,7 @@ from detent.config import UpdateConfig
 from detent.config.presets import configure
 from detent.envs import Episode, Step
 from detent.rollouts.collector import Collector
-from detent.training.callbacks import Callbacks
+from detent.training.dispatch import Callbacks
 from detent.training.run import resolve
 from detent.training.trainer import Trainer
 

@@ -145,6 +145,15 @@ def test_an_evaluation_tells_every_readout_with_its_score_and_the_papers() -> No
     assert evaluation_parts(with_success)[1] == "sampled 900.0 ± 10.3, success 0.50 (at end 0.25)"
 
 
+def test_numbers_that_were_not_finite_are_shown_as_unknown(plain: tuple[PlainLines, io.StringIO]) -> None:
+    row = evaluation(5, None, None)
+    row["mean"], row["stochastic"] = None, row["stochastic"] | {"return": None}
+    assert evaluation_parts(row)[1:] == ["sampled -", "most probable 950.0 ± 10.3", "expected -"]
+    shown, file = plain
+    shown.on_iteration(run_at(), iteration(1) | {"entropy": None})
+    assert lines(file) == ["step 17,408/197,632  return 123.5  kl 0.0123  sps 1000  left 0:03:00"]
+
+
 def test_brackets_in_names_are_printed_as_they_are(plain: tuple[PlainLines, io.StringIO]) -> None:
     shown, file = plain
     shown.on_message("runs/[bold]x[/]")

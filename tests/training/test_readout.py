@@ -44,7 +44,7 @@ def test_the_best_checkpoint_remembers_what_a_hundred_new_episodes_found_better(
     # The same episodes again, by hand.
     envs = make_envs(TARGET, config.env, 4, 1)
     for readout in ("mode", "mean"):
-        seed = derive_seed(config.seed, "deploy", state.step, ROW_KEYS[readout])
+        seed = derive_seed(config.seed, "deploy", state.step)
         assert evaluate(policy, envs, 100, seed, readout).summary(TARGET) == found[ROW_KEYS[readout]]
     envs.close()
     better = "mean" if found["mean"]["return"] > found["deterministic"]["return"] else "mode"

@@ -27,7 +27,7 @@ from detent.errors import ConfigError
 from detent.models import checkpoints
 from detent.models.policy import Policy
 from detent.rollouts.rollout import NonFiniteError
-from detent.training.callbacks import Callbacks
+from detent.training.dispatch import Callbacks
 from detent.training.evaluate import Evaluation
 from detent.training.run import resolve
 from detent.training.run_directory import RunLog, read_rows

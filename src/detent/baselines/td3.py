@@ -6,6 +6,7 @@ deterministic, so every readout of an evaluation runs that policy, without explo
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import sys
@@ -31,7 +32,8 @@ from detent.paper.scores import normalized
 from detent.rollouts.rollout import NonFiniteError
 from detent.seeding import derive_seed
 from detent.spec import EnvSpec
-from detent.training.callbacks import Callbacks, Row, RunContext
+from detent.training.callbacks import Row, RunContext
+from detent.training.dispatch import Callbacks
 from detent.training.evaluate import ROW_KEYS, Evaluator, ranking, success_rates
 from detent.training.run_directory import RunLog
 from detent.training.signals import StopRequest
@@ -152,7 +154,7 @@ class TD3Trainer:
         self.callbacks.start(run, {}, {})
         with StopRequest(self.callbacks.message) as stop:
             self._evaluate(log)
-            while self.iteration < config.iterations and not (stop.requested or run.stop_reason):
+            while self.iteration < config.iterations and not (stop.requested or run.stop_reason is not None):
                 row = log.append("metrics", self._iterate())
                 log.heartbeat()
                 self.callbacks.emit("on_iteration", row)
@@ -160,7 +162,7 @@ class TD3Trainer:
                 if due or self.iteration == config.iterations:
                     self._evaluate(log)
         finished = self.iteration == config.iterations
-        self._save(log.path, "latest")
+        self._save(log.path, "latest", "final")
         reason = "all steps done" if finished else run.stop_reason or "stopped on request"
         log.set_status("finished" if finished else "stopped", reason)
         return Result(log.path, self.step, finished, reason, self._last_evaluation)
@@ -188,19 +190,19 @@ class TD3Trainer:
         return row | {"time/iteration": seconds, "time/sps": config.batch_size / seconds}
 
     def _evaluate(self, log: RunLog) -> None:
-        row = log.append("evals", self._evaluator.row(self._actor, self.step, self.iteration))
-        self._last_evaluation = row
-        self.callbacks.emit("on_evaluation", row)
-        score = ranking(row[ROW_KEYS[self.config.eval.rank_by]])
+        measured = self._evaluator.row(self._actor, self.step, self.iteration)
+        self._last_evaluation = log.append("evals", measured)
+        self.callbacks.emit("on_evaluation", copy.deepcopy(self._last_evaluation))
+        score = ranking(measured[ROW_KEYS[self.config.eval.rank_by]])
         if self._best is None or score > self._best:
             self._best = score
-            self._save(log.path, "best")
+            self._save(log.path, "best", "best")
 
     def close(self) -> None:
         self.envs.close()
         self._evaluator.close()
 
-    def _save(self, run: Path, name: str) -> None:
+    def _save(self, run: Path, name: str, kind: str) -> None:
         weights = {
             key: value.contiguous()
             for key, value in self._model.policy.state_dict().items()
@@ -209,7 +211,9 @@ class TD3Trainer:
         (run / "weights").mkdir(exist_ok=True)
         temporary = run / "weights" / f".{name}.{os.getpid()}"
         save_file(weights, temporary, {"step": str(self.step)})
-        temporary.replace(run / "weights" / f"{name}.safetensors")
+        path = run / "weights" / f"{name}.safetensors"
+        temporary.replace(path)
+        self.callbacks.emit("on_checkpoint", path, kind)
 
 
 def load_actor(run: Path | str, which: str = "best") -> Actor:

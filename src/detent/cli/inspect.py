@@ -73,6 +73,9 @@ def print_evaluation(report: dict[str, Any]) -> None:
         rows.add_column(column, justify="left" if column == "actions" else "right")
     for key, shown in READOUT_WORDS.items():
         result = report[key]
+        if result is None:
+            rows.add_row(shown, "no end")
+            continue
         low, high = result["ci95"]
         scores = (result["success_once"], result["success_at_end"]) if success else (result["score"],)
         rows.add_row(

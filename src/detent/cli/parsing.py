@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -47,7 +48,8 @@ def given_settings(command: type, words: Sequence[str]) -> list[str]:
 def _whole_numbers(words: Sequence[str]) -> ConstructorRegistry:
     """Return the rule for integers, which may be written 100000, 100_000 or 1e5."""
     registry = ConstructorRegistry()
-    flags = {value: flag for flag, value in given(words)}
+    flags = Counter(value for _, value in given(words))
+    named = {value: flag for flag, value in given(words) if flags[value] == 1}
 
     def whole_number(texts: list[str]) -> int:
         try:
@@ -59,7 +61,8 @@ def _whole_numbers(words: Sequence[str]) -> ConstructorRegistry:
         except ValueError:
             number = float("nan")
         if not number.is_integer():
-            raise ConfigError(f"{flags[texts[0]]} is {texts[0]}; it must be a whole number, such as 100000 or 1e5")
+            who = named.get(texts[0], "a number")
+            raise ConfigError(f"{who} is {texts[0]}; it must be a whole number, such as 100000 or 1e5")
         return int(number)
 
     @registry.primitive_rule

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,8 +100,20 @@ def parse_train(words: list[str]) -> Train:
         # Written by a run, possibly someone else's, not by the user.
         require_trust(settings, first.config, first.trust)
     command = parse(Train, words, Train(settings))
-    require_used(command.settings, given_settings(Train, words))
+    given = given_settings(Train, words)
+    _require_once(given)
+    require_used(command.settings, given)
     return command
+
+
+def _require_once(given: list[str]) -> None:
+    """Refuse a list or table that is given twice: only the last one would count."""
+    config = to_dict(Config())
+    for setting, times in Counter(given).items():
+        section, _, name = setting.rpartition(".")
+        value = (config[section] if section else config).get(name)
+        if times > 1 and isinstance(value, list | dict):
+            raise ConfigError(f"{setting} is given {times} times; give all its values at once")
 
 
 def _parse_resume(words: list[str], first: Train) -> Train:

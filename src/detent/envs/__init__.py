@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SIMULATORS",
     "AdjustableEnv",
+    "DivisibleEnv",
     "EnvFactory",
     "Episode",
     "Observation",

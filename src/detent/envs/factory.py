@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import pickle
 from collections.abc import Mapping
@@ -130,17 +131,18 @@ class VectorFactoryEnvs:
     def _set(self, attributes: Mapping[str, Any]) -> None:
         """Set attributes by Gymnasium's `set_attr`, or of the vector environment itself if it has none."""
         envs = self._envs.unwrapped
+        vectorized = isinstance(envs, SyncVectorEnv | AsyncVectorEnv)
+        for name in attributes:
+            try:
+                envs.get_attr(name) if vectorized else getattr(envs, name)
+            except AttributeError:
+                who = "the environments have" if vectorized else f"the vector environment {type(envs).__name__} has"
+                raise RuntimeError(f"{who} no attribute '{name}' to set") from None
         for name, value in attributes.items():
-            if isinstance(envs, SyncVectorEnv | AsyncVectorEnv):
-                try:
-                    envs.get_attr(name)
-                except AttributeError:
-                    raise RuntimeError(f"the environments have no attribute '{name}' to set") from None
-                envs.set_attr(name, [value] * self.num_envs)
-            elif hasattr(envs, name):
-                setattr(envs, name, value)
+            if vectorized:
+                envs.set_attr(name, [copy.deepcopy(value) for _ in range(self.num_envs)])
             else:
-                raise RuntimeError(f"the vector environment {type(envs).__name__} has no attribute '{name}' to set")
+                setattr(envs, name, copy.deepcopy(value))
 
     def _autoreset_mode(self) -> AutoresetMode:
         mode = self._envs.metadata.get("autoreset_mode")

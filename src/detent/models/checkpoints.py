@@ -127,7 +127,14 @@ def locate(run: Path, which: str) -> Path:
         if available[-1] in damaged:
             warnings.warn(f"{damaged[available[-1]]}; using an earlier one", stacklevel=2)
         intact = {state.step for state in states}
+        named = next((state.best_step for state in reversed(states) if state.best_step is not None), None)
         best = next((state.best_step for state in reversed(states) if state.best_step in intact), None)
+        if which == "best" and best != named:
+            missing = damaged.get(named or 0, f"checkpoint {directory(run, named or 0)} is missing")
+            warnings.warn(
+                f"{missing}, and it is the best; using {states[-1].step if best is None else best} instead",
+                stacklevel=2,
+            )
         return directory(run, states[-1].step if which == "latest" or best is None else best)
     if not which.isdigit() or int(which) not in available:
         raise ConfigError(

@@ -128,33 +128,59 @@ class Policy(nn.Module):
 
         `readout` is `sample`, `mode` (the most probable action) or `mean` (the expected action); by default the one
         that the checkpoint remembers, `policy.readout`. An observation of the wrong shape or with NaN or infinity in it
-        raises a ValueError; if `policy.on_invalid` is `hold`, the last action is repeated instead.
+        raises a ValueError; if `policy.on_invalid` is `hold`, the last action (of that row of a batch) is repeated.
         """
         as_tensor = any(isinstance(value, Tensor) for value in _values(observation))
         try:
             tensors, single = self._batched(observation)
+            broken = self._require_finite(tensors)
         except ValueError as error:
-            return self._held(error, as_tensor)
-        action = self._read(self.params(self.normalize(tensors)), readout or self.readout, generator)
+            return self._give(self._held(error), as_tensor)
+        action = self._read(self.params(self.normalize(tensors)), readout, generator)
+        if broken is not None:
+            action = torch.where(broken[..., None], self._held(_not_finite(tensors["state"]), action.shape), action)
         action = action[0] if single else action
         if self.on_invalid == "hold":
-            self._last_action = action
+            self._last_action = action.clone()
+        return self._give(action, as_tensor)
+
+    @staticmethod
+    def _give(action: Tensor, as_tensor: bool) -> Any:
         return action if as_tensor else action.numpy(force=True)
 
-    def _read(self, params: Tensor, readout: Readout, generator: Generator | None) -> Tensor:
+    def _read(self, params: Tensor, readout: Readout | None, generator: Generator | None) -> Tensor:
         """Return actions `[B, m]` for distribution parameters `[B, m, P]`."""
+        readout = self.readout if readout is None else readout
         if readout == "mean":
             return self.head.mean_action(params)
         if readout not in READOUTS:
             raise TypeError(f"there is no readout {readout!r}; valid: {', '.join(READOUTS)}")
         return self.head.to_action(self.head.mode(params) if readout == "mode" else self.head.sample(params, generator))
 
-    def _held(self, error: ValueError, as_tensor: bool) -> Any:
-        """Return the last action if invalid observations are to be survived and there is one; else raise `error`."""
-        if self.on_invalid != "hold" or self._last_action is None:
+    def _require_finite(self, tensors: Observation) -> Tensor | None:
+        """Refuse NaN and infinity, or return which rows `[...]` have them if their last actions are to be held."""
+        if torch.compiler.is_compiling():
+            # A graph cannot look at values; whoever exports it checks them outside.
+            return None
+        # Images are bytes.
+        if "state" not in tensors or bool(tensors["state"].isfinite().all()):
+            return None
+        broken = ~tensors["state"].isfinite().all(-1)
+        if self.on_invalid != "hold":
+            raise _not_finite(tensors["state"])
+        return broken
+
+    def _held(self, error: ValueError, shape: torch.Size | None = None) -> Tensor:
+        """Return the last action, of the batch's `shape` if given, where that is wanted and possible; else raise."""
+        last = self._last_action
+        if self.on_invalid != "hold" or last is None:
             raise error
+        if shape is not None:
+            last = last if last.dim() > 1 else last[None]
+            if last.shape != shape:
+                raise error
         warnings.warn(f"{error}; the last action is held", stacklevel=4)
-        return self._last_action if as_tensor else self._last_action.numpy(force=True)
+        return last.clone()
 
     def _batched(self, observation: Any) -> tuple[Observation, bool]:
         """Return a valid observation as batched tensors on the policy's device, and whether it was a single one."""
@@ -163,7 +189,7 @@ class Policy(nn.Module):
         for key, (shape, _) in spec.parts.items():
             found = tuple(tensors[key].shape) if key in tensors else None
             extra = -1 if found is None else len(found) - len(shape)
-            if found is None or extra not in (0, 1) or found[extra:] != shape:
+            if found is None or extra < 0 or found[extra:] != shape:
                 raise ValueError(
                     f"the observation {f'lacks {key!r}' if found is None else f'has shape {found}'}; this policy "
                     f"takes {f'vectors of length {shape[0]}' if key == 'state' else f'images {shape}'}, "
@@ -172,10 +198,6 @@ class Policy(nn.Module):
             batches.add(found[:extra])
         if len(batches) > 1:
             raise ValueError(f"the parts of the observation have different batch sizes: {sorted(batches)}")
-        for key, tensor in tensors.items():
-            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-                where = (~tensor.isfinite()).nonzero()[0].tolist()
-                raise ValueError(f"the observation '{key}' is not finite: entry {where} is {tensor[tuple(where)]}")
         single = batches == {()}
         return {key: tensor[None] for key, tensor in tensors.items()} if single else tensors, single
 
@@ -184,7 +206,7 @@ class Policy(nn.Module):
         spec = self.spec.observation
         if isinstance(observation, Tensor):
             parts: Mapping[str, Any] = {"state": observation}
-        elif spec.image or (isinstance(observation, Mapping) and isinstance(observation.get("state"), Tensor)):
+        elif spec.image or self._is_policy_state(observation):
             if not isinstance(observation, Mapping):
                 raise ValueError(f"the observation is {type(observation).__name__}; this policy takes a Dict")
             parts = {key: observation[key] for key in spec.parts if key in observation}
@@ -200,6 +222,12 @@ class Policy(nn.Module):
         dtype = self.normalizer.shift.dtype
         return {key: value.to(self.device, dtype if key == "state" else None) for key, value in tensors.items()}
 
+    def _is_policy_state(self, observation: Any) -> bool:
+        """Return whether an observation is the policy's own dict of tensors; a Dict space may have a `state` too."""
+        state = observation.get("state") if isinstance(observation, Mapping) else None
+        keys = self.spec.observation.keys
+        return isinstance(state, Tensor) and ("state" not in keys or len(observation) < len(keys))
+
     def _state(self, observation: Any) -> Any:
         """Return the state vector of an observation as the environment returns it."""
         keys = self.spec.observation.keys
@@ -212,6 +240,12 @@ class Policy(nn.Module):
             return self.spec.observation.state(observation)
         except (TypeError, ValueError) as error:
             raise ValueError(f"the observation is not made of numbers: {error}") from None
+
+
+def _not_finite(state: Tensor) -> ValueError:
+    """Return the error about the first NaN or infinity in a batched state."""
+    where = (~state.isfinite()).nonzero()[0].tolist()
+    return ValueError(f"the observation 'state' is not finite: entry {where} is {state[tuple(where)]}")
 
 
 def _values(observation: Any) -> Any:

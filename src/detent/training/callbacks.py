@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
-import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from detent.config import Config
-from detent.envs import AdjustableEnv, VectorEnv
+from detent.envs import AdjustableEnv, DivisibleEnv, VectorEnv
 from detent.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -133,7 +132,7 @@ class RunContext:
     @property
     def env_attributes(self) -> dict[str, Any]:
         """Return the attributes set so far by `set_env`, by name."""
-        return dict(self._env_attributes)
+        return copy.deepcopy(self._env_attributes)
 
     def stop(self, reason: str = "stopped by a callback") -> None:
         """Stop the run after this iteration, with a checkpoint."""
@@ -142,32 +141,29 @@ class RunContext:
     def set_env(self, **attributes: Any) -> None:
         """Set attributes of every training environment, at once and for the rest of the run: a curriculum.
 
-        The values, which must be JSON, are saved in checkpoints and set again whenever environments are rebuilt, so a
-        resumed run is exact. Evaluation environments keep the task as it is.
+        The values (numbers, text, booleans, lists and dicts of them) are saved in checkpoints and set again whenever
+        environments are rebuilt, so a resumed run is exact. Evaluation environments keep the task as it is.
         """
         if not self._recording:
             raise RuntimeError(
                 "set_env was called in on_checkpoint or on_run_end, where no checkpoint would record it; call it in "
                 "on_iteration or on_evaluation"
             )
-        for name, value in attributes.items():
-            try:
-                lossless = json.loads(json.dumps(value)) == value
-            except (TypeError, ValueError):
-                lossless = False
-            if not lossless:
-                raise RuntimeError(
-                    f"set_env was given {name}={value!r}, which checkpoints cannot record; use numbers, text, "
-                    "booleans, and lists or dicts of them"
-                )
+        # A resumed run sets what the checkpoint's JSON gives, so that is what this run sets too.
+        recorded = {name: as_json(value, f"set_env was given {name}={value!r}") for name, value in attributes.items()}
         envs = self._trainer.envs
         if not isinstance(envs, AdjustableEnv):
             raise ConfigError(
                 f"the environments of {self.config.task} ({self.config.env.backend}) have no attributes that a "
                 "callback can set; use --env.backend gymnasium"
             )
-        envs.set_attributes(attributes)
-        self._env_attributes |= attributes
+        if isinstance(envs, DivisibleEnv) and self.config.update.processes > 1:
+            raise ConfigError(
+                f"the environments of {self.config.task} are divided among processes, where a callback cannot set "
+                "their attributes; use --update.processes 1"
+            )
+        envs.set_attributes(recorded)
+        self._env_attributes |= recorded
 
     @contextmanager
     def unrecorded(self) -> Iterator[None]:
@@ -179,69 +175,14 @@ class RunContext:
             self._recording = True
 
 
-class Callbacks:
-    """Calls a run's callbacks in order, loggers last."""
-
-    def __init__(self, callbacks: Sequence[Callback] = (), loggers: Sequence[Callback] = ()) -> None:
-        for callback in callbacks:
-            if not isinstance(callback, Callback):
-                hint = " (give an instance, not the class)" if isinstance(callback, type) else ""
-                raise ConfigError(f"callbacks has {callback!r}, which is not a detent.Callback{hint}")
-        self._callbacks, self._loggers = list(callbacks), list(loggers)
-        self._run: RunContext | None = None
-
-    def start(self, run: RunContext, env_attributes: Mapping[str, Any], states: Mapping[str, Any]) -> None:
-        """Start a run, resumed with what its checkpoint recorded: `env_attributes` and the callbacks' `states`."""
-        self._run = run
-        for name, callback in self._named():
-            if name in states:
-                callback.restore(states[name])
-        self.emit("on_run_start")
-        if env_attributes:
-            # After on_run_start, which may set the values of a fresh start again.
-            run.set_env(**env_attributes)
-
-    def emit(self, event: str, *arguments: Any) -> None:
-        """Call the method `event` of every callback with the run and `arguments`."""
-        for callback in self._callbacks:
-            getattr(callback, event)(self._run, *arguments)
-        for logger in list(self._loggers):
-            try:
-                getattr(logger, event)(self._run, *arguments)
-            except Exception as error:
-                self._loggers.remove(logger)
-                _warn(f"the logger {type(logger).__name__} failed", error, "the run continues without it")
-
-    def message(self, text: str) -> None:
-        for callback in (*self._callbacks, *self._loggers):
-            callback.on_message(text)
-
-    def end(self, status: Status) -> None:
-        """End the run for every callback, even if one of them fails."""
-        run, self._run = self._run, None
-        if run is None:
-            return
-        with run.unrecorded():
-            for callback in (*self._callbacks, *self._loggers):
-                try:
-                    callback.on_run_end(run, status)
-                except Exception as error:
-                    _warn(f"on_run_end of {type(callback).__name__} failed", error, "the run has ended all the same")
-
-    def states(self) -> dict[str, Any]:
-        """Return the states of the callbacks that have any, by name."""
-        return {name: state for name, callback in self._named() if (state := callback.state())}
-
-    def _named(self) -> list[tuple[str, Callback]]:
-        """Return the callbacks by class name, numbered where a class occurs again."""
-        seen: Counter[str] = Counter()
-        out = []
-        for callback in self._callbacks:
-            name = type(callback).__name__
-            seen[name] += 1
-            out.append((name if seen[name] == 1 else f"{name}-{seen[name]}", callback))
-        return out
-
-
-def _warn(what: str, error: Exception, then: str) -> None:
-    warnings.warn(f"{what} ({type(error).__name__}: {error}); {then}", stacklevel=3)
+def as_json(value: Any, what: str) -> Any:
+    """Return `value` as it comes back from JSON, with NumPy's numbers as Python's; `what` begins the error sentence."""
+    try:
+        back = json.loads(json.dumps(value, default=lambda number: number.item()))
+        if back == value:
+            return back
+    except (TypeError, ValueError, AttributeError):
+        pass
+    raise RuntimeError(
+        f"{what}, which checkpoints cannot record; use numbers, text, booleans, and lists or dicts of them"
+    )

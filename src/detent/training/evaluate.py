@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +22,7 @@ from detent.errors import ConfigError
 from detent.models import checkpoints
 from detent.models.checkpoints import Score
 from detent.paper.scores import normalized, paper_score, paper_task
+from detent.rollouts.rollout import NonFiniteError
 from detent.seeding import derive_seed
 from detent.threads import usable_cores
 from detent.training import checkpoint as checkpoint_files
@@ -32,6 +34,14 @@ NO_END_IN_SIGHT = 10_000
 
 ROW_KEYS: dict[Readout, str] = {"sample": "stochastic", "mode": "deterministic", "mean": "mean"}
 """The readouts of an evaluation, and their keys in its row."""
+
+
+Summaries = dict[str, dict[str, Any] | None]
+"""Summaries of evaluations by the readout's key in a row; None if the readout could not be measured."""
+
+
+class EndlessEpisodeError(RuntimeError):
+    """An episode of an environment without a time limit that does not end."""
 
 
 class Player(Protocol):
@@ -81,22 +91,22 @@ class Evaluator:
         """Evaluate `player` with every readout; return the row of `evals.jsonl`."""
         config, started = self._config, time.perf_counter()
         row: dict[str, Any] = {"step": step, "iteration": iteration}
-        row |= self.compare(player, READOUTS, config.eval.episodes, ("eval", iteration))
+        seeds = {readout: derive_seed(config.seed, "eval", iteration, ROW_KEYS[readout]) for readout in READOUTS}
+        row |= self.compare(player, seeds, config.eval.episodes)
         task = paper_task(config.task, config.env.obs)
         row["paper_score"] = paper_score(config.algo, task, config.variant, step)
         return row | {"time/seconds": time.perf_counter() - started}
 
     def compare(
-        self, player: Player, readouts: Sequence[Readout], episodes: int, stream: tuple[str | int, ...]
-    ) -> dict[str, dict[str, Any]]:
-        """Return the summary of `episodes` episodes with each readout, by its key; `stream` names their seeds."""
+        self, player: Player, seeds: Mapping[Readout, int], episodes: int, watch: Callable[[], None] | None = None
+    ) -> Summaries:
+        """Return the summary of `episodes` episodes with each readout of `seeds`, by its key in a row."""
         config = self._config
         if self._envs is None:
             # Kept between evaluations: worker processes with a renderer take long to start.
             num_envs = min(config.eval.num_envs, config.eval.episodes)
             self._envs = make_eval_envs(config.task, config.env, num_envs, config.threads, self._factory)
-        seeds = {readout: derive_seed(config.seed, *stream, ROW_KEYS[readout]) for readout in readouts}
-        return compare(player, self._envs, config.task, episodes, seeds)
+        return compare(player, self._envs, config.task, episodes, seeds, config.eval.rank_by, watch)
 
     def close(self) -> None:
         if self._envs is not None:
@@ -123,30 +133,56 @@ def bootstrap_interval(values: NDArray[np.float64], resamples: int = 10_000) -> 
 
 def ranking(summary: Mapping[str, Any]) -> Score:
     """Return what policies are ranked by: success rate (0 if never reported), then return."""
-    return summary.get("success_once", 0.0), summary["return"]
+    total = summary["return"]
+    return summary.get("success_once", 0.0), total if math.isfinite(total) else -math.inf
 
 
 def better_readout(found: Mapping[str, Any]) -> Readout:
-    """Return `mode` or `mean`, whichever ranks higher among the summaries `found`."""
+    """Return `mode` or `mean`, whichever ranks higher among the summaries `found`; `mean` may be missing."""
+    if found[ROW_KEYS["mean"]] is None:
+        return "mode"
     choices: tuple[Readout, Readout] = ("mode", "mean")
     return max(choices, key=lambda readout: ranking(found[ROW_KEYS[readout]]))
 
 
 def compare(
-    player: Player, envs: VectorEnv, task: str, episodes: int, seeds: Mapping[Readout, int]
-) -> dict[str, dict[str, Any]]:
-    """Return the summary of `episodes` episodes with each readout of `seeds`, by the readout's key in a row."""
-    found: dict[str, dict[str, Any]] = {}
+    player: Player,
+    envs: VectorEnv,
+    task: str,
+    episodes: int,
+    seeds: Mapping[Readout, int],
+    needed: Readout = "sample",
+    watch: Callable[[], None] | None = None,
+) -> Summaries:
+    """Return the summary of `episodes` episodes with each readout of `seeds`, by the readout's key in a row.
+
+    An expected action may stay in the middle of its range for ever. If its episodes do not end, its summary is None,
+    unless it is the readout `needed`. `watch` is called in every step.
+    """
+    found: Summaries = {}
     for readout, seed in seeds.items():
         if readout == "mean" and player.mean_is_mode and "mode" in seeds:
             found[ROW_KEYS["mean"]] = found[ROW_KEYS["mode"]]
-        else:
-            found[ROW_KEYS[readout]] = evaluate(player, envs, episodes, seed, readout).summary(task)
+            continue
+        try:
+            found[ROW_KEYS[readout]] = evaluate(player, envs, episodes, seed, readout, watch).summary(task)
+        except EndlessEpisodeError as error:
+            if readout != "mean" or needed == "mean":
+                raise
+            found[ROW_KEYS["mean"]] = None
+            warnings.warn(f"the expected actions could not be evaluated: {error}", stacklevel=3)
     return found
 
 
-def evaluate(policy: Player, envs: VectorEnv, episodes: int, seed: int, readout: Readout) -> Evaluation:
-    """Run `episodes` episodes, a fixed share of them in each environment.
+def evaluate(
+    policy: Player,
+    envs: VectorEnv,
+    episodes: int,
+    seed: int,
+    readout: Readout,
+    watch: Callable[[], None] | None = None,
+) -> Evaluation:
+    """Run `episodes` episodes, a fixed share of them in each environment; call `watch` in every step.
 
     The share is fixed because taking whichever episodes finish first would favour short ones.
     """
@@ -157,12 +193,18 @@ def evaluate(policy: Player, envs: VectorEnv, episodes: int, seed: int, readout:
     generator = torch.Generator(policy.device).manual_seed(derive_seed(seed, "eval-act"))
     observation = envs.reset(derive_seed(seed, "eval-envs"))
     while any(len(done) < share for done, share in zip(played, quota, strict=True)):
-        action = policy(observation, readout, generator)
+        if watch is not None:
+            watch()
+        try:
+            action = policy(observation, readout, generator)
+        except ValueError as error:
+            # The first index is the environment.
+            raise NonFiniteError(f"in an evaluation, {error}") from None
         step = envs.step(action)
         observation = step.observation
         changes.add(action, (step.terminated | step.truncated).cpu())
         if changes.length.max() >= limit:
-            raise RuntimeError(
+            raise EndlessEpisodeError(
                 f"an episode did not end within {NO_END_IN_SIGHT:,} steps, and the environment has no time limit; "
                 "give it one, for instance --env.kwargs max_episode_steps=1000"
             )

@@ -53,6 +53,9 @@ def evaluation_parts(row: Row) -> list[str]:
     parts = [f"eval at {row['step']:,}:"]
     for key, shown in READOUT_WORDS.items():
         result = row[key]
+        if result is None or result["return"] is None:
+            parts.append(f"{shown} -")
+            continue
         score = "" if result["score"] is None else f" (score {result['score']:.2f})"
         success = ""
         if "success_once" in result:
@@ -98,7 +101,11 @@ class PlainLines(Callback):
         shown = "-" if self._return is None else f"{self._return:.1f}"
         # A baseline reports neither.
         kl = row.get("approx_kl", row.get("kl"))
-        policy = "" if kl is None else f"kl {kl:.4f}  entropy {row['entropy']:.2f}  "
+        policy = "".join(
+            f"{name} {value:.{digits}f}  "
+            for name, value, digits in (("kl", kl, 4), ("entropy", row.get("entropy"), 2))
+            if value is not None
+        )
         self.on_message(
             f"step {row['step']:,}/{run.config.total_steps:,}  return {shown}  {policy}"
             f"sps {row['time/sps']:.0f}  left {time_left(row, run.config)}"

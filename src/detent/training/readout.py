@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import time
+
 from detent.config import Config, Readout
 from detent.models import checkpoints
+from detent.seeding import derive_seed
 from detent.training import checkpoint
-from detent.training.callbacks import Callbacks
+from detent.training.dispatch import Callbacks
 from detent.training.evaluate import ROW_KEYS, Evaluator, better_readout
 from detent.training.run_directory import RunLog
+from detent.training.signals import StopRequest
+
+_HEARTBEAT = 30.0
+"""Seconds between heartbeats while episodes run."""
 
 
-def choose_readout(log: RunLog, config: Config, evaluator: Evaluator, callbacks: Callbacks) -> None:
+class _StoppedError(Exception):
+    """A stop was requested while episodes ran."""
+
+
+def choose_readout(log: RunLog, config: Config, evaluator: Evaluator, callbacks: Callbacks, stop: StopRequest) -> bool:
     """Let the best checkpoint remember a readout: the configured one, or the better of mode and mean on new episodes.
 
     The expected action of a policy that has learned is often better than its most probable one, and far smoother; of a
-    policy that is still broad it is worse. So it is measured.
+    policy that is still broad it is worse. So it is measured. Return False if a stop was requested meanwhile.
     """
     # The run itself has imported everything that its policy needs.
     policy, state, _ = checkpoints.load_policy(log.path, "best", config.device, trust=True)
@@ -22,12 +33,30 @@ def choose_readout(log: RunLog, config: Config, evaluator: Evaluator, callbacks:
     if config.eval.deploy != "auto":
         readout = config.eval.deploy
     elif not policy.mean_is_mode:
-        found = evaluator.compare(policy, ("mode", "mean"), config.eval.deploy_episodes, ("deploy", state.step))
+        episodes, last = config.eval.deploy_episodes, time.monotonic()
+        callbacks.message(f"choosing the readout of the best policy (step {state.step:,}): {episodes} episodes each")
+
+        def watch() -> None:
+            nonlocal last
+            if stop.requested:
+                raise _StoppedError
+            if time.monotonic() - last > _HEARTBEAT:
+                last = time.monotonic()
+                log.heartbeat()
+
+        # Both play the same episodes.
+        seed = derive_seed(config.seed, "deploy", state.step)
+        try:
+            found = evaluator.compare(policy, {"mode": seed, "mean": seed}, episodes, watch)
+        except _StoppedError:
+            return False
         readout = better_readout(found)
         log.record(readout={"step": state.step, "readout": readout, **found})
-        mode, mean = (found[ROW_KEYS[name]]["return"] for name in ("mode", "mean"))
+        returns = {name: summary["return"] for name, summary in found.items() if summary is not None}
+        mean = f"{returns[ROW_KEYS['mean']]:.1f}" if ROW_KEYS["mean"] in returns else "no end"
         callbacks.message(
-            f"readout of the best policy (step {state.step:,}): {readout}; {config.eval.deploy_episodes} new episodes "
-            f"gave {mode:.1f} with the most probable actions, {mean:.1f} with the expected ones"
+            f"readout: {readout} (return of the most probable actions {returns[ROW_KEYS['mode']]:.1f}, of the expected "
+            f"ones {mean})"
         )
     checkpoint.set_readout(checkpoints.directory(log.path, state.step), readout)
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import platform
@@ -27,13 +28,16 @@ from detent.models.policy import Policy
 from detent.spec import EnvSpec
 from detent.threads import usable_cores, warn_if_too_late
 from detent.training import checkpoint
-from detent.training.callbacks import Callback, Callbacks, OnIteration, Row, Status
+from detent.training.callbacks import Callback, OnIteration, Row, Status
+from detent.training.dispatch import Callbacks
 from detent.training.engine import acceleration, choose_engine
 from detent.training.evaluate import Evaluator
 from detent.training.loggers import make_callbacks, make_loggers
 from detent.training.plugins import register_plugins, require_trust, with_providers
+from detent.training.provenance import provenance
 from detent.training.readout import choose_readout
 from detent.training.run_directory import RunLog, read_rows
+from detent.training.signals import StopRequest
 from detent.training.trainer import Result, Trainer
 
 
@@ -165,13 +169,14 @@ def _finish(log: RunLog, config: Config, callbacks: Callbacks, env: EnvFactory |
     """End a run that was killed after its last checkpoint, before its status was written."""
     evaluator = Evaluator(config, env)
     try:
-        choose_readout(log, config, evaluator, callbacks)
+        with StopRequest(callbacks.message) as stop:
+            finished = choose_readout(log, config, evaluator, callbacks, stop)
     finally:
         evaluator.close()
-    reason = "all steps done"
-    log.set_status("finished", reason)
+    reason = "all steps done" if finished else "stopped on request"
+    log.set_status("finished" if finished else "stopped", reason)
     evaluations = read_rows(log.path / "evals.jsonl")
-    return Result(log.path, config.total_steps, True, reason, evaluations[-1] if evaluations else None)
+    return Result(log.path, config.total_steps, finished, reason, evaluations[-1] if evaluations else None)
 
 
 def _gather(
@@ -181,6 +186,8 @@ def _gather(
     resuming: bool,
 ) -> Callbacks:
     """Return the callbacks given in Python and those that the configuration names."""
+    if on_iteration and config.algo in BASELINES:
+        raise ConfigError(f"a {config.algo} run has no Detent policy to pass to on_iteration; use a callback instead")
     short = [OnIteration(on_iteration)] if on_iteration else []
     return Callbacks([*callbacks, *short, *make_callbacks(config)], make_loggers(config, resuming))
 
@@ -314,6 +321,7 @@ def _run(trainer: RunTrainer, log: RunLog) -> Result:
     """Run the training loop and record in the directory how it ended, whatever happens."""
     status: Status = "failed"
     try:
+        log.record(provenance=provenance())
         log.start(hardware())
         result = trainer.run(log)
         status = "finished" if result.finished else "stopped"
@@ -321,9 +329,10 @@ def _run(trainer: RunTrainer, log: RunLog) -> Result:
         log.set_status("failed", f"{type(error).__name__}: {error}")
         raise
     finally:
-        trainer.callbacks.end(status)
-        trainer.close()
-        log.close()
+        with contextlib.ExitStack() as last:
+            last.callback(log.close)
+            last.callback(trainer.close)
+            trainer.callbacks.end(status)
     return result
 
 

@@ -37,6 +37,6 @@ class StopRequest:
         if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.requested = True
-        # The signal may have interrupted a print, which cannot be nested; the checkpoint matters more.
-        with contextlib.suppress(RuntimeError):
+        # The signal may have interrupted a print, which cannot be nested; the checkpoint matters more than any display.
+        with contextlib.suppress(Exception):
             self._tell("stopping after this iteration, with a checkpoint (Ctrl-C again stops at once)")

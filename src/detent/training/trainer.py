@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 import warnings
 from collections.abc import Iterator
@@ -26,7 +27,8 @@ from detent.rollouts.rollout import Rollout, checksum, require_finite, require_f
 from detent.seeding import derive_seed
 from detent.spec import EnvSpec
 from detent.training import checkpoint
-from detent.training.callbacks import Callbacks, Row, RunContext
+from detent.training.callbacks import Row, RunContext
+from detent.training.dispatch import Callbacks
 from detent.training.engine import engine_notes, make_collector, make_update_rule
 from detent.training.evaluate import ROW_KEYS, Evaluator, ranking, success_rates
 from detent.training.finiteness import require_finite_update
@@ -123,9 +125,9 @@ class Trainer:
                     self._save(log, "final")
                 elif improved:
                     self._save(log, "best")
-        finished = self.iteration == config.iterations
-        if finished:
-            choose_readout(log, config, self._evaluator, self.callbacks)
+            finished = self.iteration == config.iterations and choose_readout(
+                log, config, self._evaluator, self.callbacks, stop
+            )
         reason = "all steps done" if finished else run.stop_reason or "stopped on request"
         log.set_status("finished" if finished else "stopped", reason)
         return Result(log.path, self.step, finished, reason, self.last_evaluation)
@@ -168,7 +170,7 @@ class Trainer:
         self.policy.update_statistics(rollout.observation)
         self.iteration += 1
         ended = time.perf_counter()
-        self.callbacks.emit("on_update", losses)
+        self.callbacks.emit("on_update", dict(losses))
         seconds = {
             **rollout.seconds,
             "prepare": updating - prepared,
@@ -232,10 +234,10 @@ class Trainer:
 
     def _evaluate(self, log: RunLog) -> checkpoints.Score:
         """Evaluate the policy and log the row; return the score by which policies are ranked."""
-        row = log.append("evals", self._evaluator.row(self.policy, self.step, self.iteration))
-        self.last_evaluation = row
-        self.callbacks.emit("on_evaluation", row)
-        return ranking(row[ROW_KEYS[self.config.eval.rank_by]])
+        measured = self._evaluator.row(self.policy, self.step, self.iteration)
+        self.last_evaluation = log.append("evals", measured)
+        self.callbacks.emit("on_evaluation", copy.deepcopy(self.last_evaluation))
+        return ranking(measured[ROW_KEYS[self.config.eval.rank_by]])
 
     def _improves(self, score: checkpoints.Score) -> bool:
         """Return whether `score` is the best so far, and remember it if so."""

@@ -67,9 +67,16 @@ def make_loggers(config: Config, resuming: bool) -> list[Callback]:
 
 
 def _make(reference: Reference) -> Callback:
-    callback: Callback = reference.registry.make(
-        reference.name, options=reference.options, setting=reference.options_setting
-    )
+    registry, name = reference.registry, reference.name
+    try:
+        callback: Callback = registry.make(name, options=reference.options, setting=reference.options_setting)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"the {registry.kind} '{name}' cannot be made: {type(error).__name__}: {error} (it is called without "
+            "arguments, or with its Options)"
+        ) from error
     return callback
 
 
