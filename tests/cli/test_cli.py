@@ -275,6 +275,8 @@ def test_a_file_may_have_settings_that_its_head_ignores_but_flags_beside_it_may_
         ("train Hopper-v4 --variant rnd", "there is no variant 'rnd'; did you mean rn-d?"),
         ("train Hopper-v4 --preset papr", "there is no preset 'papr'; did you mean paper?"),
         ("train Hopper-v4 --algo sac", "there is no algo 'sac'; valid: ppo, spo, td3, trpo"),
+        ("train Hopper-v4 --log tensorboard --log wandb", "log is given 2 times; give all its values at once"),
+        ("train Hopper-v4 --seed abc --out abc", "a number is abc; it must be a whole number, such as 100000 or 1e5"),
         ("train Hopper-v4 --variant mlp-c --bins 7", "variant 'mlp-c' has a gaussian head, which has no bins; leave"),
         ("train Hopper-v4 --variant rn-c --head.bins=41", "variant 'rn-c' has a gaussian head, which has no bins;"),
         ("train Hopper-v4 --head.log-std-init -1", "variant 'rn-d' has a categorical head, which has no log_std_init;"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,35 @@ def test_a_run_killed_while_it_chooses_chooses_when_resumed(tmp_path: Path) -> N
     assert readouts(run) == chosen
     again = json.loads((run / "run.json").read_text())
     assert (again["status"], again["readout"]) == ("finished", told["readout"])
+
+
+class Impatient(detent.Callback):
+    """Sends the run a SIGTERM while it chooses its readout."""
+
+    def on_message(self, text: str) -> None:
+        if text.startswith("choosing the readout"):
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_stop_while_the_readout_is_chosen_leaves_the_choice_to_the_resumed_run(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    result = detent.train(small(), out=run, callbacks=[Impatient()])
+    assert (result.finished, result.step) == (False, 272)
+    assert json.loads((run / "run.json").read_text())["status"] == "stopped"
+    assert set(readouts(run).values()) == {None}
+    assert detent.resume(run, callbacks=[Impatient()]).finished is False
+    assert detent.resume(run).finished
+    assert "mean" in readouts(run).values()
+
+
+def test_a_damaged_best_checkpoint_is_announced(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    detent.train(small({"eval.deploy": "mode", "checkpoint.keep": 9}), out=run)
+    best = checkpoints.locate(run, "best")
+    assert best != checkpoints.locate(run, "latest")
+    (best / "policy.safetensors").write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match=r"is damaged: policy.safetensors .*, and it is the best; using \d+ instead"):
+        detent.load(run)
 
 
 def test_a_checkpoint_that_remembers_nothing_plays_the_most_probable_action(tmp_path: Path) -> None:
