@@ -20,6 +20,8 @@ class RunError(RuntimeError):
 def nearest(word: str, valid: Iterable[str]) -> str:
     """Return the end of an error sentence: the closest valid words, or all of them if none is close."""
     valid = sorted(valid)
+    if not valid:
+        return "there are none"
     close = difflib.get_close_matches(word, valid, n=3, cutoff=0.6)
     if close:
         return f"did you mean {' or '.join(close)}?"

@@ -86,8 +86,12 @@ def test_a_call_plays_the_readout_it_is_given_or_remembers(readout: Readout) -> 
 
 def test_an_unknown_readout_is_refused() -> None:
     unknown: Any = "median"
-    with pytest.raises(TypeError, match="there is no readout 'median'; valid: sample, mode, mean"):
+    with pytest.raises(ValueError, match="there is no readout 'median'; valid: sample, mode, mean"):
         make()(np.zeros(3), unknown)
+    with pytest.raises(ValueError, match="there is no readout 'median'"):
+        make().readout = unknown
+    with pytest.raises(ValueError, match="there is no value of on_invalid 'median'; valid: raise, hold"):
+        make().on_invalid = unknown
     assert get_args(Readout) == READOUTS
 
 
@@ -142,18 +146,21 @@ def test_images_must_be_bytes_of_one_batch_with_the_state() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in BAD if name != "nan in a batch"])
-def test_holding_repeats_the_last_action_with_a_warning(name: str) -> None:
+def test_holding_repeats_the_last_action_and_counts(name: str, caplog: pytest.LogCaptureFixture) -> None:
     policy = make()
-    policy.on_invalid = "hold"
     last = policy(np.array([1.0, -1.0, 0.5]))
+    policy.on_invalid = "hold"
     expected = last.copy()
     # What the caller does with the array is no business of the policy.
     last[:] = 99.0
-    with pytest.warns(UserWarning, match="the last action is held"):
-        held = policy(BAD[name][0])
-    np.testing.assert_array_equal(held, expected)
+    for count in (1, 2, 3):
+        np.testing.assert_array_equal(policy(BAD[name][0]), expected)
+        assert policy.held == count
+    assert [record.levelname for record in caplog.records] == ["WARNING"], "said once, when it begins"
+    assert "the last action is held" in caplog.text
     # The next good observation counts again.
     np.testing.assert_array_equal(policy(np.zeros(3)), make()(np.zeros(3)))
+    assert policy.held == 0
 
 
 def test_each_row_of_a_batch_holds_its_own_action() -> None:
@@ -163,8 +170,8 @@ def test_each_row_of_a_batch_holds_its_own_action() -> None:
     before = policy(first)
     broken = second.copy()
     broken[1, 2] = np.nan
-    with pytest.warns(UserWarning, match=r"entry \[1, 2\] is nan; the last action is held"):
-        held = policy(broken)
+    held = policy(broken)
+    assert policy.held == 1
     expected = make()(second)
     expected[1] = before[1]
     np.testing.assert_allclose(held, expected, rtol=1e-6)
@@ -176,6 +183,10 @@ def test_an_action_for_another_number_of_observations_is_not_held() -> None:
     policy(np.zeros(3))
     with pytest.raises(ValueError, match="not finite"):
         policy(BAD["nan in a batch"][0])
+    policy(np.zeros((2, 3)))
+    for name in ("nan", "short"):
+        with pytest.raises(ValueError, match=BAD[name][1]):
+            policy(BAD[name][0])
 
 
 def test_holding_needs_an_action_to_hold() -> None:
@@ -188,7 +199,7 @@ def test_holding_needs_an_action_to_hold() -> None:
 def test_a_bool_is_no_readout() -> None:
     # In version 0.1.0 the second argument was `deterministic`.
     no_readout: Any = False
-    with pytest.raises(TypeError, match="there is no readout False"):
+    with pytest.raises(ValueError, match="there is no readout False"):
         make()(np.zeros(3), no_readout)
 
 

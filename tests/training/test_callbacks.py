@@ -111,6 +111,7 @@ def test_a_callback_stops_a_run_with_a_checkpoint_and_its_reason(tmp_path: Path)
     assert (result.finished, result.step, result.reason) == (False, 208, "it is good enough")
     assert recorder.calls[-1] == ("end", 208, "stopped")
     assert checkpoints.steps(tmp_path / "run") == [208]
+    assert checkpoints.read_state(tmp_path / "run" / "checkpoints" / "208").readout is not None, "chosen all the same"
     assert detent.resume(tmp_path / "run").finished
 
 
@@ -228,6 +229,21 @@ def test_a_class_or_a_function_among_the_callbacks_is_refused(tmp_path: Path) ->
         detent.train(small(), out=tmp_path / "run", callbacks=[given])
 
 
+class Misspelt(detent.Callback):
+    def on_iter(self, run: detent.RunContext, row: dict[str, Any]) -> None: ...
+
+
+def test_a_method_that_no_run_calls_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has a method on_iter, which no run calls; did you mean on_iteration"):
+        detent.train(small(), out=tmp_path / "run", callbacks=[Misspelt()])
+
+
+def test_a_callback_without_its_list_is_refused(tmp_path: Path) -> None:
+    alone: Any = StopAt(200)
+    with pytest.raises(ConfigError, match="callbacks takes a list"):
+        detent.train(small(), out=tmp_path / "run", callbacks=alone)
+
+
 class Broken(detent.Callback):
     """Fails in one of its methods."""
 
@@ -240,8 +256,9 @@ class Broken(detent.Callback):
 
 def test_a_callback_that_fails_ends_the_run_and_every_callback_is_told(tmp_path: Path) -> None:
     recorder = Recorder()
-    with pytest.raises(OSError, match="the disk is full"):
+    with pytest.raises(OSError, match="the disk is full") as raised:
         detent.train(small(), out=tmp_path / "run", callbacks=[Broken("on_update"), recorder])
+    assert raised.value.__notes__ == ["raised in on_update of the callback Broken"]
     assert recorder.calls[-1] == ("end", 80, "failed")
 
 

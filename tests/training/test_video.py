@@ -126,7 +126,7 @@ def test_a_run_is_filmed_on_its_own_task_by_its_own_policy(monkeypatch: pytest.M
     monkeypatch.setattr(checkpoints, "load_policy", lambda run, which, trust: saved)
     monkeypatch.setattr(gymnasium_envs, "make_single", make_single)
     mp4, gif = record_run(tmp_path, readout="sample")
-    assert (mp4, gif) == (tmp_path / "videos" / "step-4096.mp4", tmp_path / "videos" / "step-4096.gif")
+    assert (mp4, gif) == tuple(tmp_path / "videos" / f"step-4096-sample.{kind}" for kind in ("mp4", "gif"))
     assert [readout for _, readout in played] == ["sample"] * 3
 
 

@@ -92,6 +92,11 @@ def _guarded(words: list[str], prog: str) -> int:
             traceback.print_exc()
         print(f"{prog}: {error}", file=sys.stderr)
         return 1
+    except SystemExit as exit:
+        if "rich" in Path(traceback.extract_tb(exit.__traceback__)[-1].filename).parts:
+            # rich exits with code 1 if the reader of a table is gone.
+            return 0
+        raise
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)
         return 1

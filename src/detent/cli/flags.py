@@ -57,7 +57,14 @@ SYNONYMS = {
     "desired-kl": "update.target-kl",
     "save-interval": "checkpoint.interval",
     "load-run": "resume",
+    "track": "log",
     # everywhere
+    "logger": "log",
+    "wandb": "log",
+    "wandb-project": "log-options",
+    "algorithm": "algo",
+    "output-dir": "out",
+    "gpu": "device",
     "lr": "update.learning-rate",
     "log-dir": "out",
 }

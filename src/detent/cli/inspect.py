@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
@@ -32,8 +32,8 @@ class Eval:
     """Seed of environments and sampling."""
     threads: int = 0
     """CPU threads; 0: all cores."""
-    set_readout: bool = False
-    """Let the checkpoint remember the better of most probable and expected actions, for `policy(observation)`."""
+    set_readout: Literal["auto", "sample", "mode", "mean"] | None = None
+    """Readout for the checkpoint to remember, which `policy(observation)` uses; `auto`: the better of mode and mean."""
     trust: bool = False
     """Import the modules that the run's files name, which runs their code."""
     json: bool = False
@@ -56,6 +56,8 @@ class Eval:
             print(json.dumps(report))
         else:
             print_evaluation(report)
+            if self.set_readout is not None:
+                print(f"checkpoint {report['step']} remembers the readout {report['readout']}")
         return 0
 
 
@@ -91,7 +93,8 @@ def print_evaluation(report: dict[str, Any]) -> None:
     console.print(rows)
     meaning = "" if report["stochastic"]["score"] is None else "; score: 0 is random, 1 is TD3"
     console.print(f"{report['stochastic']['episodes']} episodes each; interval: of the mean return{meaning}")
-    console.print("change: mean |change of action| per step over half its range; *: policy(observation)")
+    console.print("change: mean |change of action| per step over half its range")
+    console.print("*: the readout that policy(observation) uses")
     if report["paper_score"] is not None:
         console.print(f"the paper's score at this step: {report['paper_score']:.3f}")
 

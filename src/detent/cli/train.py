@@ -59,15 +59,16 @@ class Train:
             )
         else:
             result = run.train(self.settings, out=self.out, callbacks=[progress()], trust=self.trust)
+        config = read_run_config(result.path)
         if result.finished:
             baseline = self.settings.algo in BASELINES
-            trust = " --trust" if imports_of(read_run_config(result.path), training=False) else ""
+            trust = " --trust" if imports_of(config, training=False) else ""
             hint = "" if baseline else f" (detent eval {result.path}{trust}, detent video {result.path}{trust})"
             print(f"finished: {result.path}{hint}")
             return 0
         print(
             f"stopped at step {result.step:,} with a checkpoint ({result.reason}); resume with: "
-            f"detent train --resume {result.path}"
+            f"detent train --resume {result.path}{' --trust' if imports_of(config) else ''}"
         )
         return STOPPED
 

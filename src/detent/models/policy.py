@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
+import logging
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -19,6 +19,10 @@ from detent.models.normalize import ObservationNormalizer
 from detent.seeding import derive_seed
 from detent.spec import EnvSpec, Observation
 
+OnInvalid = Literal["raise", "hold"]
+Choice = TypeVar("Choice")
+_log = logging.getLogger("detent")
+
 
 class Policy(nn.Module):
     """Observation normalizer, encoder, actor trunk with head, and a separate critic; everything needed to act.
@@ -27,10 +31,10 @@ class Policy(nn.Module):
     first step of a rollout to the end of its update. To deploy, call the policy: `action = policy(observation)`.
     """
 
-    readout: Readout = "mode"
-    """How a call turns the distribution into an action; `load` sets the readout that the checkpoint remembers."""
-    on_invalid: Literal["raise", "hold"] = "raise"
-    """What a call does with an invalid observation: raise an error, or warn and repeat the last action."""
+    held = 0
+    """How many calls in a row have repeated the last action because of an invalid observation."""
+    _readout: Readout = "mode"
+    _on_invalid: OnInvalid = "raise"
     _last_action: Tensor | None = None
 
     def __init__(self, spec: EnvSpec, config: Config) -> None:
@@ -58,6 +62,24 @@ class Policy(nn.Module):
             self.critic_head = critic_head
             # Registered last, so that the actor's own parameters come first.
             self.encoder = encoder
+
+    @property
+    def readout(self) -> Readout:
+        """How a call turns the distribution into an action; `load` sets the readout that the checkpoint remembers."""
+        return self._readout
+
+    @readout.setter
+    def readout(self, readout: Readout) -> None:
+        self._readout = _one_of(readout, READOUTS, "readout")
+
+    @property
+    def on_invalid(self) -> OnInvalid:
+        """What a call does with an invalid observation: `raise` an error, or `hold` the last action and log it."""
+        return self._on_invalid
+
+    @on_invalid.setter
+    def on_invalid(self, on_invalid: OnInvalid) -> None:
+        self._on_invalid = _one_of(on_invalid, get_args(OnInvalid), "value of on_invalid")
 
     @property
     def device(self) -> torch.device:
@@ -140,8 +162,8 @@ class Policy(nn.Module):
         if broken is not None:
             action = torch.where(broken[..., None], self._held(_not_finite(tensors["state"]), action.shape), action)
         action = action[0] if single else action
-        if self.on_invalid == "hold":
-            self._last_action = action.clone()
+        if not torch.compiler.is_compiling():
+            self._last_action, self.held = action.clone(), self.held if broken is not None else 0
         return self._give(action, as_tensor)
 
     @staticmethod
@@ -150,11 +172,9 @@ class Policy(nn.Module):
 
     def _read(self, params: Tensor, readout: Readout | None, generator: Generator | None) -> Tensor:
         """Return actions `[B, m]` for distribution parameters `[B, m, P]`."""
-        readout = self.readout if readout is None else readout
+        readout = self.readout if readout is None else _one_of(readout, READOUTS, "readout")
         if readout == "mean":
             return self.head.mean_action(params)
-        if readout not in READOUTS:
-            raise TypeError(f"there is no readout {readout!r}; valid: {', '.join(READOUTS)}")
         return self.head.to_action(self.head.mode(params) if readout == "mode" else self.head.sample(params, generator))
 
     def _require_finite(self, tensors: Observation) -> Tensor | None:
@@ -171,15 +191,20 @@ class Policy(nn.Module):
         return broken
 
     def _held(self, error: ValueError, shape: torch.Size | None = None) -> Tensor:
-        """Return the last action, of the batch's `shape` if given, where that is wanted and possible; else raise."""
+        """Return the last action, of the batch's `shape` if given, where that is wanted and possible; else raise.
+
+        Of an observation whose shape is wrong, nobody knows how many actions it asks for: one, if one was given last.
+        """
         last = self._last_action
         if self.on_invalid != "hold" or last is None:
             raise error
         if shape is not None:
             last = last if last.dim() > 1 else last[None]
-            if last.shape != shape:
-                raise error
-        warnings.warn(f"{error}; the last action is held", stacklevel=4)
+        if last.shape != (shape or (self.spec.action.size,)):
+            raise error
+        self.held += 1
+        if self.held == 1:
+            _log.warning("%s; the last action is held until an observation is valid again", error)
         return last.clone()
 
     def _batched(self, observation: Any) -> tuple[Observation, bool]:
@@ -240,6 +265,12 @@ class Policy(nn.Module):
             return self.spec.observation.state(observation)
         except (TypeError, ValueError) as error:
             raise ValueError(f"the observation is not made of numbers: {error}") from None
+
+
+def _one_of(value: Choice, valid: tuple[Choice, ...], what: str) -> Choice:
+    if value not in valid:
+        raise ValueError(f"there is no {what} {value!r}; valid: {', '.join(map(str, valid))}")
+    return value
 
 
 def _not_finite(state: Tensor) -> ValueError:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from detent.errors import ConfigError
+from detent.errors import ConfigError, nearest
 from detent.training.callbacks import Callback, RunContext, Status, as_json
 
 
@@ -16,10 +16,8 @@ class Callbacks:
     """The callbacks of a run, called in order, loggers last."""
 
     def __init__(self, callbacks: Sequence[Callback] = (), loggers: Sequence[Callback] = ()) -> None:
-        for callback in callbacks:
-            if not isinstance(callback, Callback):
-                hint = " (give an instance, not the class)" if isinstance(callback, type) else ""
-                raise ConfigError(f"callbacks has {callback!r}, which is not a detent.Callback{hint}")
+        for callback in (*callbacks, *loggers):
+            _require_callback(callback)
         self._callbacks, self._loggers = list(callbacks), list(loggers)
         self._dropped: list[Callback] = []
         self._started: list[Callback] = []
@@ -52,7 +50,11 @@ class Callbacks:
     def emit(self, event: str, *arguments: Any) -> None:
         """Call the method `event` of every callback with the run and `arguments`."""
         for callback in self._callbacks:
-            getattr(callback, event)(self._run, *arguments)
+            try:
+                getattr(callback, event)(self._run, *arguments)
+            except Exception as error:
+                error.add_note(f"raised in {event} of the callback {type(callback).__name__}")
+                raise
             self._note_start(event, callback)
         for logger in list(self._loggers):
             with self._dropped_on_failure(logger):
@@ -113,6 +115,20 @@ class Callbacks:
             seen[name] += 1
             out[name if seen[name] == 1 else f"{name}-{seen[name]}"] = callback
         return out
+
+
+def _require_callback(callback: object) -> None:
+    """Refuse what is not a callback, and a callback with a method that no run calls."""
+    if not isinstance(callback, Callback):
+        hint = " (give an instance, not the class)" if isinstance(callback, type) else ""
+        raise ConfigError(f"callbacks has {callback!r}, which is not a detent.Callback{hint}")
+    events = [name for name in dir(Callback) if name.startswith("on_")]
+    for name in dir(callback):
+        if name.startswith("on_") and name not in events:
+            raise ConfigError(
+                f"the callback {type(callback).__name__} has a method {name}, which no run calls; "
+                f"{nearest(name, events)}"
+            )
 
 
 def _warn(what: str, error: Exception, then: str) -> None:

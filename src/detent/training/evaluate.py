@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -259,14 +259,14 @@ def evaluate_run(
     threads: int = 0,
     env: EnvFactory | None = None,
     trust: bool = False,
-    set_readout: bool = False,
+    set_readout: Literal["auto", "sample", "mode", "mean"] | None = None,
 ) -> dict[str, Any]:
     """Evaluate a run's policy on new episodes, with sampled (`stochastic`), most probable (`deterministic`) and
     expected (`mean`) actions; `readout` in the result is the one that a call of the policy uses.
 
-    With `set_readout`, the checkpoint remembers the better of `mode` and `mean`. `env` makes the environments of a run
-    that was trained with a callable. Import paths in the run's files are imported only with `trust`. `threads` 0: all
-    cores.
+    `set_readout` is the readout for the checkpoint to remember, `auto` the better of `mode` and `mean`. `env` makes the
+    environments of a run that was trained with a callable. Import paths in the run's files are imported only with
+    `trust`. `threads` 0: all cores.
     """
     for name, value in (("episodes", episodes), ("envs", num_envs)):
         if value < 1:
@@ -286,8 +286,8 @@ def evaluate_run(
         report |= compare(policy, envs, config.task, episodes, dict.fromkeys(READOUTS, seed))
     finally:
         envs.close()
-    if set_readout:
-        policy.readout = better_readout(report)
+    if set_readout is not None:
+        policy.readout = better_readout(report) if set_readout == "auto" else set_readout
         checkpoint_files.set_readout(checkpoints.directory(run, state.step), policy.readout)
     report["readout"] = policy.readout
     task = paper_task(config.task, config.env.obs)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from detent.config import Config, Readout
 from detent.models import checkpoints
@@ -52,11 +54,15 @@ def choose_readout(log: RunLog, config: Config, evaluator: Evaluator, callbacks:
             return False
         readout = better_readout(found)
         log.record(readout={"step": state.step, "readout": readout, **found})
-        returns = {name: summary["return"] for name, summary in found.items() if summary is not None}
-        mean = f"{returns[ROW_KEYS['mean']]:.1f}" if ROW_KEYS["mean"] in returns else "no end"
-        callbacks.message(
-            f"readout: {readout} (return of the most probable actions {returns[ROW_KEYS['mode']]:.1f}, of the expected "
-            f"ones {mean})"
-        )
+        mode, mean = (_told(found[ROW_KEYS[name]]) for name in ("mode", "mean"))
+        callbacks.message(f"readout: {readout} (the most probable actions earned {mode}, the expected ones {mean})")
     checkpoint.set_readout(checkpoints.directory(log.path, state.step), readout)
     return True
+
+
+def _told(summary: Mapping[str, Any] | None) -> str:
+    """Describe an evaluation by what decides: the success rate if there is one, and the return."""
+    if summary is None:
+        return "nothing: no episode ended"
+    success = f" with success {summary['success_once']:.2f}" if "success_once" in summary else ""
+    return f"{summary['return']:.1f}{success}"

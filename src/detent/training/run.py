@@ -188,6 +188,8 @@ def _gather(
     """Return the callbacks given in Python and those that the configuration names."""
     if on_iteration and config.algo in BASELINES:
         raise ConfigError(f"a {config.algo} run has no Detent policy to pass to on_iteration; use a callback instead")
+    if isinstance(callbacks, Callback):
+        raise ConfigError("callbacks takes a list of callbacks: callbacks=[...]")
     short = [OnIteration(on_iteration)] if on_iteration else []
     return Callbacks([*callbacks, *short, *make_callbacks(config)], make_loggers(config, resuming))
 

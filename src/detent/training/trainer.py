@@ -125,9 +125,10 @@ class Trainer:
                     self._save(log, "final")
                 elif improved:
                     self._save(log, "best")
-            finished = self.iteration == config.iterations and choose_readout(
-                log, config, self._evaluator, self.callbacks, stop
-            )
+            # A callback that stops a run has the policy it wanted; on Ctrl-C there is no time for episodes.
+            done = self.iteration == config.iterations or not stop.requested
+            chosen = done and choose_readout(log, config, self._evaluator, self.callbacks, stop)
+        finished = chosen and self.iteration == config.iterations
         reason = "all steps done" if finished else run.stop_reason or "stopped on request"
         log.set_status("finished" if finished else "stopped", reason)
         return Result(log.path, self.step, finished, reason, self.last_evaluation)

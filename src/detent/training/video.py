@@ -111,7 +111,8 @@ def record_run(
     seed: int = 0,
     trust: bool = False,
 ) -> list[Path]:
-    """Record a video of a run's policy on its own task; `stem` defaults to `RUN/videos/step-<step>`."""
+    """Record a video of a run's policy on its own task; `stem` defaults to `RUN/videos/step-<step>`, with
+    the readout if one is given."""
     import torch
 
     from detent.config.io import read_run_config
@@ -126,7 +127,7 @@ def record_run(
     return record(
         lambda: make_rendering_env(config.task, config.env),
         lambda observation: policy(observation, readout, generator),
-        stem or run / "videos" / f"step-{state.step}",
+        stem or run / "videos" / (f"step-{state.step}" if readout is None else f"step-{state.step}-{readout}"),
         episodes=episodes,
         max_steps=max_steps,
         seed=seed,
@@ -159,6 +160,9 @@ def _make(make_env: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any,
 
 
 def _no_opengl(error: Exception) -> RenderError:
+    if type(error).__name__ == "DependencyNotInstalled":
+        # Gymnasium's own error, which names the package.
+        return RenderError(f"the environment could not be rendered: {error}")
     return RenderError(
         f"the environment could not be rendered ({type(error).__name__}: {error}); MUJOCO_GL is "
         f"{os.environ.get('MUJOCO_GL', 'unset')}. For OpenGL without a screen {GL_PACKAGES}; "
