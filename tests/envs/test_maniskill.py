@@ -48,6 +48,7 @@ TINY = {
     "threads": 1,
     "update.minibatches": 2,
     "eval.episodes": 1,
+    "eval.deploy_episodes": 1,
     "eval.interval": 10_000,
     "checkpoint.interval": 16,
 }

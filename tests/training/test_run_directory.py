@@ -113,7 +113,10 @@ def test_the_heartbeat_keeps_the_lock_fresh(run: Path) -> None:
 def test_a_closed_run_can_go_on_at_once_on_another_host(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     RunLog.reopen(run)[0].close()
     monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
-    RunLog.reopen(run)[0].close()
+    log, _ = RunLog.reopen(run)
+    assert (run / "lock").read_text() == f"elsewhere {os.getpid()}\n"
+    log.close()
+    assert (run / "lock").read_text() == ""
 
 
 def test_rows_come_back_with_null_for_what_json_cannot_say(run: Path) -> None:
@@ -198,7 +201,7 @@ def test_a_json_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
         write_json(path, {"status": "finished"})
         assert json.load(reader) == {"status": "running"}, "who opened the old file reads all of it"
     assert path.stat().st_ino != before
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="not JSON serializable"):
         write_json(path, {"status": object()})
     assert json.loads(path.read_text()) == {"status": "finished"}
 

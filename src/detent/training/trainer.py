@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import time
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -14,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from detent.config import Config, EncoderConfig, HeadConfig, NetworkConfig
-from detent.config.io import to_dict
+from detent.config import Config
 from detent.envs import EnvFactory, make_envs
 from detent.errors import ConfigError
 from detent.models import checkpoints
@@ -25,9 +23,9 @@ from detent.paper.scores import normalized
 from detent.rollouts.batch import Batch
 from detent.rollouts.rollout import Rollout, checksum, require_finite, require_finite_rows
 from detent.seeding import derive_seed
-from detent.spec import EnvSpec
 from detent.training import checkpoint
 from detent.training.callbacks import Row, RunContext
+from detent.training.differences import setting_differences, space_differences
 from detent.training.dispatch import Callbacks
 from detent.training.engine import engine_notes, make_collector, make_update_rule
 from detent.training.evaluate import ROW_KEYS, Evaluator, ranking, success_rates
@@ -314,30 +312,6 @@ class Trainer:
 def trainable(policy: Policy) -> list[int]:
     """Return the identities of the parameters that an optimizer moves."""
     return [id(parameter) for parameter in policy.parameters() if parameter.requires_grad]
-
-
-def space_differences(ours: EnvSpec, theirs: EnvSpec) -> Iterator[str]:
-    """Yield what differs between the spaces of two environments, in words."""
-    here, there = ours.observation, theirs.observation
-    if here.size != there.size:
-        yield f"observations have {here.size} numbers, not {there.size}"
-    elif here.keys != there.keys:
-        yield f"observations have the keys {list(here.keys)}, not {list(there.keys)}"
-    if here.image != there.image:
-        yield f"images are {here.image or 'absent'}, not {there.image or 'absent'}"
-    if ours.action.size != theirs.action.size:
-        yield f"actions have {ours.action.size} dimensions, not {theirs.action.size}"
-    elif ours.action != theirs.action:
-        here_bounds, there_bounds = (list(zip(a.low, a.high, strict=True)) for a in (ours.action, theirs.action))
-        yield f"action bounds are {here_bounds}, not {there_bounds}"
-
-
-def setting_differences(ours: NetworkConfig | HeadConfig | EncoderConfig, theirs: Any, section: str) -> Iterator[str]:
-    """Yield the settings of a section in which two runs differ."""
-    there = to_dict(theirs)
-    for key, value in to_dict(ours).items():
-        if value != there[key]:
-            yield f"{section}.{key} is {value}, not {there[key]}"
 
 
 def _is_number(value: Any) -> bool:
