@@ -223,6 +223,39 @@ def test_environments_without_attributes_say_so(tmp_path: Path) -> None:
         detent.train(config, out=tmp_path / "run", callbacks=[Sets("on_run_start", frame_skip=2)])
 
 
+class Divided:
+    """Environments that several processes share, and that have attributes."""
+
+    config = small({"update.processes": 2})
+    iteration, step = 0, 0
+
+    def __init__(self) -> None:
+        self.envs: Any = self
+        self.spec, self.num_envs = None, 4
+
+    def reset(self, seed: int) -> None: ...
+    def close(self) -> None: ...
+    def part(self, rows: slice, threads: int) -> None: ...
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None: ...
+
+
+def test_attributes_of_environments_in_several_processes_are_refused(tmp_path: Path) -> None:
+    run = detent.RunContext(Divided(), tmp_path, None, lambda: 0.0)
+    with pytest.raises(ConfigError, match=r"are divided among processes, .* use --update.processes 1"):
+        run.set_env(shift=1.0)
+
+
+class Interrupted(detent.Callback):
+    def on_run_end(self, run: detent.RunContext, status: str) -> None:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_at_the_very_end_still_releases_the_run(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        detent.train(small({"steps": 144}), out=tmp_path / "run", callbacks=[Interrupted()])
+    assert (tmp_path / "run" / "lock").read_text() == ""
+
+
 def test_a_class_or_a_function_among_the_callbacks_is_refused(tmp_path: Path) -> None:
     given: Any = StopAt
     with pytest.raises(ConfigError, match=r"which is not a detent.Callback \(give an instance, not the class\)"):

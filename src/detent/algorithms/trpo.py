@@ -177,7 +177,7 @@ class TRPO:
             lambda vector: self.fisher_product(batch, vector, damping), gradient, config.cg_iterations
         )
         # A damped length stays short of the bound by as much as the damping outweighs the matrix, which depends on the
-        # head: a fresh softmax over 41 bins reaches .4 of the bound, a Gaussian .6 (docs/algorithms.md).
+        # head: a fresh softmax over 41 bins reaches .4 of the bound, a Gaussian .7 (docs/algorithms.md).
         measuring = 0.0 if config.calibrated else damping
         curvature = direction.dot(self.fisher_product(batch, direction, measuring)).clamp(min=_TINY)
         full_step = (2 * config.max_kl / curvature).sqrt() * direction
