@@ -188,6 +188,7 @@ class Scripted:
 
     device = torch.device("cpu")
     mean_is_mode = False
+    has_mean = True
 
     def __init__(self, table: list[list[float]]) -> None:
         self._table = torch.tensor(table)

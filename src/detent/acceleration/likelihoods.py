@@ -16,9 +16,15 @@ from detent.algorithms.ppo import PPOLoss
 from detent.algorithms.spo import MAX_LOG_RATIO, SPOLoss, bounded_ratio
 from detent.models.critics.scalar import value_errors
 from detent.models.heads.base import Head
+from detent.models.heads.beta import BetaHead
 from detent.models.heads.categorical import CategoricalHead
+from detent.models.heads.coarse_fine import CoarseFineHead
 from detent.models.heads.gaussian import HALF_LOG_TWO_PI, GaussianHead, log_density
 from detent.models.heads.loss_swap import LossSwapHead
+from detent.models.heads.ordinal import OrdinalHead
+from detent.models.heads.smooth import SmoothHead
+from detent.models.heads.squashed_gaussian import SquashedGaussianHead
+from detent.models.heads.unimodal import UnimodalHead
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ def categorical_likelihood(head: CategoricalHead, outputs: Tensor, choice: Tenso
         # The gradient of a weighted cross-entropy: w (onehot - p).
         weights = weights[:, None, None]
         gradient: Tensor = probability.mul_(-weights)
-        return gradient.scatter_add_(-1, index, weights.expand_as(index)).flatten(start_dim=1)
+        return head.outputs_gradient(gradient.scatter_add_(-1, index, weights.expand_as(index)))
 
     log_prob = params.gather(-1, index).squeeze(-1)
     return Likelihood(log_prob, -(probability * params).sum(-1), backward)
@@ -86,7 +92,13 @@ def gaussian_likelihood(head: GaussianHead, outputs: Tensor, choice: Tensor) -> 
 
 LIKELIHOODS: dict[type[Head], Callable[[Any, Tensor, Tensor], Likelihood]] = {
     CategoricalHead: categorical_likelihood,
+    OrdinalHead: categorical_likelihood,
+    SmoothHead: categorical_likelihood,
+    UnimodalHead: autograd_likelihood,
+    CoarseFineHead: autograd_likelihood,
     GaussianHead: gaussian_likelihood,
+    SquashedGaussianHead: autograd_likelihood,
+    BetaHead: autograd_likelihood,
     LossSwapHead: autograd_likelihood,
 }
 """Heads that the accelerated engine supports; `LIKELIHOODS[MyHead] = autograd_likelihood` adds a plug-in."""

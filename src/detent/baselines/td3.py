@@ -114,6 +114,7 @@ class Actor:
         return device
 
     mean_is_mode = True
+    has_mean = True
 
     @torch.no_grad()
     def __call__(self, observation: Any, readout: Readout = "mode", generator: Generator | None = None) -> Tensor:

@@ -108,26 +108,36 @@ class EncoderConfig:
 @dataclass(frozen=True)
 class HeadConfig:
     kind: str = "categorical"
-    """Action distribution: `categorical`, a softmax over bins per dimension; `gaussian`, diagonal; `loss-swap`, the
-    paper's Gaussian around the expected action of a softmax over bins; or a plug-in."""
+    """Action distribution: `categorical`, a softmax over bins per dimension; `ordinal`, `unimodal`, `smooth`,
+    `coarse-fine`, others over bins; `gaussian`, diagonal; `squashed-gaussian`; `beta`; `loss-swap`, the paper's
+    Gaussian around the expected action of a softmax over bins; or a plug-in."""
     bins: int = 41
-    """categorical, loss-swap: bins per action dimension, evenly spaced from the lower to the upper bound."""
+    """Heads over bins: bins per action dimension, from the lower to the upper bound."""
+    bins_per_dimension: tuple[int, ...] = ()
+    """Heads over bins: in place of `bins`, one number for each action dimension."""
+    spacing: Literal["uniform", "mu-law"] = "uniform"
+    """Heads over bins: evenly spaced, or closer together towards zero by mu-law companding."""
+    mu: float = 10.0
+    """mu-law spacing: how much closer; the steps next to zero are about log(1 + mu) / mu of the even ones."""
     mean: Literal["plain", "squashed"] = "plain"
     """gaussian: use the network's mean as is, or squash it into the action range with tanh."""
     log_std: Literal["state-independent", "state-dependent"] = "state-independent"
-    """gaussian: one learned log standard deviation per dimension, or one predicted for each state."""
+    """gaussian, squashed-gaussian: one learned log standard deviation per dimension, or one predicted per state."""
     log_std_init: float = 0.0
-    """gaussian, loss-swap: initial log standard deviation, in the units of the action."""
+    """gaussian, loss-swap, squashed-gaussian: initial log standard deviation, in the units of the action (of the
+    sample before tanh, if squashed)."""
     log_std_min: float = -10.0
-    """gaussian, state-dependent: lower bound of the log standard deviation, in the units of the action."""
+    """gaussian, squashed-gaussian, state-dependent: lower bound of the log standard deviation."""
     log_std_max: float = 10.0
-    """gaussian, state-dependent: upper bound of the log standard deviation, in the units of the action."""
+    """gaussian, squashed-gaussian, state-dependent: upper bound of the log standard deviation."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Options of a head plug-in: --head.options temperature=0.5."""
+    """Options of other heads and plug-ins: --head.options temperature=0.5."""
 
     def __post_init__(self) -> None:
-        _require(self.bins >= 2, f"head.bins is {self.bins}; a categorical head needs at least 2 bins per dimension")
-        _require(self.bins <= 32767, f"head.bins is {self.bins}; at most 32767 bins per dimension are possible")
+        for name, bins in (("bins", self.bins), *(("bins_per_dimension", bins) for bins in self.bins_per_dimension)):
+            _require(bins >= 2, f"head.{name} is {bins}; a head over bins needs at least 2 bins per dimension")
+            _require(bins <= 32767, f"head.{name} is {bins}; at most 32767 bins per dimension are possible")
+        _require(0 < self.mu <= 1e6, f"head.mu is {self.mu}; it must be positive and at most 1,000,000")
         low, init, high = self.log_std_min, self.log_std_init, self.log_std_max
         # Between these limits the quotient of two variances, exp(80) at most, is finite in float32.
         for name, value in (("log_std_min", low), ("log_std_max", high)):
@@ -464,6 +474,10 @@ def validate(config: Config) -> None:
     _require(
         not (config.head.kind == "loss-swap" and config.head.log_std == "state-dependent"),
         "head.log_std is state-dependent; the loss-swap head has one standard deviation per action dimension",
+    )
+    _require(
+        not (config.head.kind == "squashed-gaussian" and config.head.mean == "squashed"),
+        "head.mean is squashed; the squashed-gaussian head squashes its samples already",
     )
     _require(
         not (config.env.obs == "rgb" and config.normalize.observation),

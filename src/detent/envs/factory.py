@@ -121,7 +121,6 @@ class VectorFactoryEnvs:
             )
         self._make, self._envs, self._fresh = make, made, True
         self._mode = self._autoreset_mode()
-        self._low, self._high = np.asarray(self.spec.action.low), np.asarray(self.spec.action.high)
         self._attributes: dict[str, Any] = {}
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
@@ -172,9 +171,8 @@ class VectorFactoryEnvs:
         return self._tensors(raw)
 
     def step(self, action: Tensor) -> Step:
-        clipped = np.clip(action.detach().cpu().numpy().astype(np.float64), self._low, self._high)
         raw, raw_reward, terminated, truncated, info = self._envs.step(
-            clipped.astype(self._envs.single_action_space.dtype)
+            self.spec.action.for_environment(action.detach().cpu().numpy(), self._envs.single_action_space.dtype)
         )
         reward = np.asarray(raw_reward, dtype=np.float32)
         terminated, truncated = np.array(terminated, dtype=bool), np.array(truncated, dtype=bool)

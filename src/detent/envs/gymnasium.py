@@ -27,7 +27,7 @@ from detent.envs.spaces import action_spec, observation_spec
 from detent.envs.workers import Arrays, SingleStep, WorkerPool
 from detent.errors import ConfigError
 from detent.registry import import_path
-from detent.spec import EnvSpec, Observation, ObservationSpec
+from detent.spec import ActionSpec, EnvSpec, Observation, ObservationSpec
 
 
 def find_task(task: str) -> Registration:
@@ -218,10 +218,10 @@ class _AdaptedMaker:
 
     make: Callable[[], gymnasium.Env[Any, Any]]
     index: int
-    observation: ObservationSpec
+    spec: EnvSpec
 
     def __call__(self) -> _AdaptedEnv:
-        return _AdaptedEnv(self.make(), self.index, self.observation)
+        return _AdaptedEnv(self.make(), self.index, self.spec.observation)
 
 
 @dataclass(frozen=True)
@@ -231,20 +231,22 @@ class _WorkerMaker:
     maker: _AdaptedMaker
 
     def __call__(self) -> _WorkerEnv:
-        return _WorkerEnv(self.maker())
+        return _WorkerEnv(self.maker(), self.maker.spec.action)
 
 
 class _WorkerEnv:
     """An environment with the interface of a worker pool: the step that ends an episode begins the next one."""
 
-    def __init__(self, env: _AdaptedEnv) -> None:
-        self._env = env
+    def __init__(self, env: _AdaptedEnv, action: ActionSpec) -> None:
+        self._env, self._action = env, action
 
     def reset(self, seed: int) -> Arrays:
         return {"state": self._env.reset(seed=seed)[0]}
 
     def step(self, action: NDArray[np.float64]) -> SingleStep:
-        state, reward, terminated, truncated, info = self._env.step(action.astype(self._env.action_space.dtype))
+        # An index of () makes a number of an array without dimensions.
+        taken = self._action.for_environment(action, self._env.action_space.dtype)[()]
+        state, reward, terminated, truncated, info = self._env.step(taken)
         if not (terminated or truncated):
             return SingleStep({"state": state}, reward, False, False)
         first, _ = self._env.reset()
@@ -275,8 +277,7 @@ class GymnasiumEnvs:
         self.num_envs = num_envs
         self._task, self._mode = task, autoreset_mode
         self._processes = config.processes
-        self._low, self._high = np.asarray(self.spec.action.low), np.asarray(self.spec.action.high)
-        self._makers = [_AdaptedMaker(make, i, self.spec.observation) for i in range(num_envs)]
+        self._makers = [_AdaptedMaker(make, i, self.spec) for i in range(num_envs)]
         self._envs: SyncVectorEnv[Any, Any] | WorkerPool | None = None
         self._attributes: dict[str, Any] = {}
 
@@ -310,12 +311,11 @@ class GymnasiumEnvs:
     def step(self, action: Tensor) -> Step:
         if self._envs is None:
             raise RuntimeError("reset(seed) makes the environments; call it before step()")
-        # Clip in float64: a float32 bound may lie a rounding error outside a float64 Box.
-        clipped = np.clip(action.detach().cpu().numpy().astype(np.float64), self._low, self._high)
+        actions = action.detach().cpu().numpy()
         if isinstance(self._envs, WorkerPool):
-            return self._envs.step(clipped)
+            return self._envs.step(actions)
         state, reward, terminated, truncated, info = self._envs.step(
-            clipped.astype(self._envs.single_action_space.dtype)
+            self.spec.action.for_environment(actions, self._envs.single_action_space.dtype)
         )
         ended = terminated | truncated
         final: Observation | None = None

@@ -47,17 +47,23 @@ def _length(space: spaces.Space[Any]) -> int:
 
 
 def action_spec(space: spaces.Space[Any], low: Sequence[float] = (), high: Sequence[float] = ()) -> ActionSpec:
-    """Return the bounds of a Box; `low` and `high` (one number, or one per dimension) narrow or supply them."""
-    if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+    """Return the bounds of a Box, or the values of a Discrete or MultiDiscrete space.
+
+    `low` and `high` (one number, or one per dimension) narrow or supply the bounds of a Box. An action of several
+    dimensions is flattened.
+    """
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return _discrete_spec(space, low, high)
+    if not isinstance(space, spaces.Box):
         raise ConfigError(
-            f"the action space is {_describe(space)}; Detent acts in continuous spaces (a one-dimensional Box)"
+            f"the action space is {_describe(space)}; Detent acts in Box, Discrete and MultiDiscrete spaces"
         )
     if not np.issubdtype(space.dtype, np.floating):
         raise ConfigError(f"the action space is {_describe(space)}; Detent acts in Boxes of floating-point numbers")
-    size = _length(space)
+    size = int(np.prod(space.shape))
     if size == 0:
         raise ConfigError("the action space has no dimensions; Detent needs at least one")
-    box_low, box_high = space.low.astype(np.float64), space.high.astype(np.float64)
+    box_low, box_high = space.low.astype(np.float64).flatten(), space.high.astype(np.float64).flatten()
     chosen_low = _given(low, size, "action-low", box_low)
     chosen_high = _given(high, size, "action-high", box_high)
     for i in range(size):
@@ -77,7 +83,28 @@ def action_spec(space: spaces.Space[Any], low: Sequence[float] = (), high: Seque
                 f"{where} has the empty range [{chosen_low[i]:g}, {chosen_high[i]:g}]; the lower bound must be below "
                 "the upper (remove a dimension that cannot move from the environment)"
             )
-    return ActionSpec(tuple(chosen_low.tolist()), tuple(chosen_high.tolist()))
+    return ActionSpec(tuple(chosen_low.tolist()), tuple(chosen_high.tolist()), shape=_unless_vector(space.shape))
+
+
+def _discrete_spec(
+    space: spaces.Discrete | spaces.MultiDiscrete, low: Sequence[float], high: Sequence[float]
+) -> ActionSpec:
+    """Return the values of a discrete space, from its first to its last in each dimension."""
+    if len(low) or len(high):
+        raise ConfigError(f"--action-low and --action-high are for Boxes; the action space is {space}")
+    count = np.atleast_1d(space.n if isinstance(space, spaces.Discrete) else space.nvec).flatten()
+    start = np.broadcast_to(np.asarray(space.start).flatten(), count.shape)
+    if count.size == 0 or count.min() < 2:
+        raise ConfigError(
+            f"the action space is {space}; every dimension needs at least 2 values (remove one that cannot change from "
+            "the environment)"
+        )
+    first, last = start.astype(np.float64), (start + count - 1).astype(np.float64)
+    return ActionSpec(tuple(first.tolist()), tuple(last.tolist()), discrete=True, shape=_unless_vector(space.shape))
+
+
+def _unless_vector(shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    return None if shape is None or len(shape) == 1 else shape
 
 
 def _given(values: Sequence[float], size: int, flag: str, default: NDArray[np.float64]) -> NDArray[np.float64]:

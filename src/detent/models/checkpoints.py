@@ -83,12 +83,19 @@ def read_state(path: Path) -> State:
                     tuple(spec["observation"]["keys"]),
                     tuple(spec["observation"].get("image", ())),
                 ),
-                ActionSpec(tuple(spec["action"]["low"]), tuple(spec["action"]["high"])),
+                _action_spec(**spec["action"]),
                 spec["max_episode_steps"],
             ),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedCheckpointError(f"checkpoint {path} is damaged: {error}") from None
+
+
+def _action_spec(
+    low: list[float], high: list[float], discrete: bool = False, shape: list[int] | None = None
+) -> ActionSpec:
+    """Return an action spec from JSON; checkpoints of earlier versions have bounds alone."""
+    return ActionSpec(tuple(low), tuple(high), discrete, None if shape is None else tuple(shape))
 
 
 def load_tensors(path: Path, name: Literal["policy", "trainer"], device: str = "cpu") -> dict[str, Tensor]:

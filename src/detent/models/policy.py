@@ -70,7 +70,12 @@ class Policy(nn.Module):
 
     @readout.setter
     def readout(self, readout: Readout) -> None:
-        self._readout = _one_of(readout, READOUTS, "readout")
+        self._readout = self._checked(readout)
+
+    def _checked(self, readout: Readout) -> Readout:
+        if _one_of(readout, READOUTS, "readout") == "mean" and not self.has_mean:
+            raise ValueError("the readout 'mean' is for continuous actions; those of this policy are discrete")
+        return readout
 
     @property
     def on_invalid(self) -> OnInvalid:
@@ -89,6 +94,11 @@ class Policy(nn.Module):
     def mean_is_mode(self) -> bool:
         """Return whether the readouts `mean` and `mode` are the same action."""
         return self.head.mean_is_mode
+
+    @property
+    def has_mean(self) -> bool:
+        """Return whether there is a readout `mean`; discrete actions have none."""
+        return self.head.has_mean
 
     @property
     def num_actor_parameters(self) -> int:
@@ -166,13 +176,18 @@ class Policy(nn.Module):
             self._last_action, self.held = action.clone(), self.held if broken is not None else 0
         return self._give(action, as_tensor)
 
-    @staticmethod
-    def _give(action: Tensor, as_tensor: bool) -> Any:
-        return action if as_tensor else action.numpy(force=True)
+    def _give(self, action: Tensor, as_tensor: bool) -> Any:
+        """Return flat actions `[..., m]` as the environment takes them; a Discrete space takes a number."""
+        spec = self.spec.action
+        if spec.discrete:
+            action = action.round().long()
+        if spec.shape is not None:
+            action = action.reshape(*action.shape[:-1], *spec.shape)
+        return action if as_tensor else action.numpy(force=True)[()]
 
     def _read(self, params: Tensor, readout: Readout | None, generator: Generator | None) -> Tensor:
         """Return actions `[B, m]` for distribution parameters `[B, m, P]`."""
-        readout = self.readout if readout is None else _one_of(readout, READOUTS, "readout")
+        readout = self.readout if readout is None else self._checked(readout)
         if readout == "mean":
             return self.head.mean_action(params)
         return self.head.to_action(self.head.mode(params) if readout == "mode" else self.head.sample(params, generator))

@@ -52,6 +52,8 @@ class Player(Protocol):
 
     @property
     def mean_is_mode(self) -> bool: ...
+    @property
+    def has_mean(self) -> bool: ...
 
     def __call__(self, observation: Any, readout: Readout, generator: torch.Generator, /) -> Any: ...
 
@@ -161,6 +163,9 @@ def compare(
     """
     found: Summaries = {}
     for readout, seed in seeds.items():
+        if readout == "mean" and not player.has_mean:
+            found[ROW_KEYS["mean"]] = None
+            continue
         if readout == "mean" and player.mean_is_mode and "mode" in seeds:
             found[ROW_KEYS["mean"]] = found[ROW_KEYS["mode"]]
             continue
@@ -200,6 +205,8 @@ def evaluate(
         except ValueError as error:
             # The first index is the environment.
             raise NonFiniteError(f"in an evaluation, {error}") from None
+        # Policies give actions in the environment's own shape and type, environments here take them flat.
+        action = action.reshape(envs.num_envs, -1).float()
         step = envs.step(action)
         observation = step.observation
         changes.add(action, (step.terminated | step.truncated).cpu())

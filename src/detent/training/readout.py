@@ -34,7 +34,7 @@ def choose_readout(log: RunLog, config: Config, evaluator: Evaluator, callbacks:
     readout: Readout = "mode"
     if config.eval.deploy != "auto":
         readout = config.eval.deploy
-    elif not policy.mean_is_mode:
+    elif policy.has_mean and not policy.mean_is_mode:
         episodes, last = config.eval.deploy_episodes, time.monotonic()
         callbacks.message(f"choosing the readout of the best policy (step {state.step:,}): {episodes} episodes each")
 

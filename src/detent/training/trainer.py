@@ -207,7 +207,10 @@ class Trainer:
         if self.config.warmup == 0:
             return
         generator = self._generator("warm-up")
-        low, high = torch.tensor(self.spec.action.low), torch.tensor(self.spec.action.high)
+        action = self.spec.action
+        # Rounding to a discrete action must not halve the chances of the first and the last.
+        margin = 0.5 if action.discrete else 0.0
+        low, high = torch.tensor(action.low) - margin, torch.tensor(action.high) + margin
         observation = self.envs.reset(derive_seed(self.config.seed, "warm-up-envs"))
         seen = [observation["state"]]
         for _ in range(self.config.normalize.warmup_steps):

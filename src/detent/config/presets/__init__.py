@@ -23,14 +23,20 @@ FAMILIES = ("gym", "maniskill-state", "maniskill-rgb")
 """Task families that presets have settings for; a ManiSkill task's family depends on what the policy observes."""
 
 
+_OVER_BINS = ("categorical", "ordinal", "unimodal", "smooth", "coarse-fine")
 _HEAD_SETTINGS = {
-    "head.bins": ("categorical", "loss-swap"),
+    "head.bins": (*_OVER_BINS, "loss-swap"),
+    "head.bins_per_dimension": _OVER_BINS,
+    "head.spacing": (*_OVER_BINS, "loss-swap"),
+    "head.mu": (*_OVER_BINS, "loss-swap"),
     "head.mean": ("gaussian",),
-    "head.log_std": ("gaussian",),
-    "head.log_std_init": ("gaussian", "loss-swap"),
+    "head.log_std": ("gaussian", "squashed-gaussian"),
+    "head.log_std_init": ("gaussian", "squashed-gaussian", "loss-swap"),
+    "head.log_std_min": ("gaussian", "squashed-gaussian"),
+    "head.log_std_max": ("gaussian", "squashed-gaussian"),
 }
 """Settings of the head with the built-in heads that read them; what a plug-in reads is its own affair."""
-_HEADS = ("categorical", "gaussian", "loss-swap")
+_HEADS = (*_OVER_BINS, "gaussian", "squashed-gaussian", "beta", "loss-swap")
 
 
 @cache

@@ -16,7 +16,13 @@ HEADS = Registry(
     "detent.heads",
     {
         "categorical": "detent.models.heads.categorical:CategoricalHead",
+        "ordinal": "detent.models.heads.ordinal:OrdinalHead",
+        "unimodal": "detent.models.heads.unimodal:UnimodalHead",
+        "smooth": "detent.models.heads.smooth:SmoothHead",
+        "coarse-fine": "detent.models.heads.coarse_fine:CoarseFineHead",
         "gaussian": "detent.models.heads.gaussian:GaussianHead",
+        "squashed-gaussian": "detent.models.heads.squashed_gaussian:SquashedGaussianHead",
+        "beta": "detent.models.heads.beta:BetaHead",
         "loss-swap": "detent.models.heads.loss_swap:LossSwapHead",
     },
     base="detent.models.heads.base:Head",

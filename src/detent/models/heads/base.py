@@ -29,6 +29,8 @@ class Head(nn.Module, ABC):
     """Gain of that layer's orthogonal initialization."""
     mean_is_mode = False
     """Whether the expected action is the action of the most probable choice, so that nobody measures it twice."""
+    has_mean = True
+    """Whether actions have an expected value; that of a discrete space's actions is no action."""
 
     @abstractmethod
     def forward(self, outputs: Tensor) -> Tensor:

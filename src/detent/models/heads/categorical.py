@@ -1,29 +1,67 @@
-"""One softmax over evenly spaced bins per action dimension: the paper's actor."""
+"""One softmax over bins per action dimension: the paper's actor."""
 
 from __future__ import annotations
 
 import torch
 from torch import Generator, Tensor
-from torch.nn.functional import log_softmax
+from torch.nn.functional import log_softmax, pad
 
 from detent.config import HeadConfig
 from detent.models.heads.base import Head
-from detent.spec import ActionSpec, bin_positions
+from detent.models.heads.bins import bin_buffer, bin_counts
+from detent.spec import ActionSpec
+
+IMPOSSIBLE = -1e9
+"""The logit of a bin that a dimension does not have: probability 0, and finite, so that 0 times it is 0."""
 
 
 class CategoricalHead(Head):
-    """Parameters are log-probabilities `[B, m, K]`; a choice is a bin index."""
+    """A softmax over bins per dimension, the paper's actor.
+
+    Parameters are log-probabilities `[B, m, K]`; a choice is a bin index. If the dimensions have different numbers of
+    bins, K is the largest. Other heads over bins derive from this one: they only compute the logits differently.
+    """
 
     bins: Tensor
+    _slots: Tensor | None
+    _penalty: Tensor | None
 
     def __init__(self, action: ActionSpec, config: HeadConfig) -> None:
         super().__init__()
-        self.register_buffer("bins", torch.from_numpy(bin_positions(action, config.bins)).float())
-        self.num_outputs = self.bins.numel()
-        self._choice_dtype = torch.uint8 if config.bins <= 256 else torch.int16
+        self.counts = bin_counts(action, config)
+        self.has_mean = not action.discrete
+        self.register_buffer("bins", bin_buffer(action, config))
+        self.num_outputs = sum(self.counts)
+        self._choice_dtype = torch.uint8 if max(self.counts) <= 256 else torch.int16
+        missing = torch.arange(max(self.counts)) >= torch.tensor(self.counts)[:, None]
+        equal = not bool(missing.any())
+        # Where each bin's logit is among the outputs; bins that a dimension does not have take the entry after them.
+        slots = torch.full(missing.shape, self.num_outputs)
+        slots[~missing] = torch.arange(self.num_outputs)
+        self.register_buffer("_slots", None if equal else slots, persistent=False)
+        penalty = torch.where(missing, IMPOSSIBLE, 0.0)
+        self.register_buffer("_penalty", None if equal else penalty, persistent=False)
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """Map network outputs `[B, num_outputs]` to logits `[B, m, K]`."""
+        if self._slots is None:
+            return outputs.unflatten(-1, self.bins.shape)
+        padded: Tensor = pad(outputs, (0, 1), value=IMPOSSIBLE)[..., self._slots]
+        return padded
+
+    def outputs_gradient(self, gradient: Tensor) -> Tensor:
+        """Map a gradient with respect to the logits `[B, m, K]` to the outputs' `[B, num_outputs]`."""
+        if self._penalty is None:
+            return gradient.flatten(start_dim=1)
+        own: Tensor = gradient[:, self._penalty == 0]
+        return own
+
+    def masked(self, logits: Tensor) -> Tensor:
+        """Return logits `[B, m, K]` without the bins that a dimension does not have."""
+        return logits if self._penalty is None else logits + self._penalty
 
     def forward(self, outputs: Tensor) -> Tensor:
-        return log_softmax(outputs.unflatten(-1, self.bins.shape), dim=-1)
+        return log_softmax(self.logits(outputs), dim=-1)
 
     def sample(self, params: Tensor, generator: Generator | None = None) -> Tensor:
         # Inverse CDF: one uniform number per dimension instead of one per bin. Scaling by the last entry keeps the

@@ -9,6 +9,7 @@ from torch import Generator, Tensor, nn
 
 from detent.config import HeadConfig
 from detent.models.heads.base import Head
+from detent.models.heads.bins import require_continuous
 from detent.spec import ActionSpec
 
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
@@ -26,6 +27,7 @@ class DiagonalGaussian(Head):
 
     def __init__(self, action: ActionSpec) -> None:
         super().__init__()
+        require_continuous(action, "Gaussian")
         self.register_buffer("low", torch.tensor(action.low))
         self.register_buffer("high", torch.tensor(action.high))
 

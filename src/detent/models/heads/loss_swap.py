@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from detent.config import HeadConfig
+from detent.models.heads.bins import bin_buffer, equal_count
 from detent.models.heads.gaussian import DiagonalGaussian
-from detent.spec import ActionSpec, bin_positions
+from detent.spec import ActionSpec
 
 
 class LossSwapHead(DiagonalGaussian):
@@ -17,7 +18,8 @@ class LossSwapHead(DiagonalGaussian):
 
     def __init__(self, action: ActionSpec, config: HeadConfig) -> None:
         super().__init__(action)
-        self.register_buffer("bins", torch.from_numpy(bin_positions(action, config.bins)).float())
+        equal_count(action, config, "loss-swap")
+        self.register_buffer("bins", bin_buffer(action, config))
         self.num_outputs = self.bins.numel()
         self.log_std = nn.Parameter(torch.full((action.size,), config.log_std_init))
 
