@@ -134,7 +134,8 @@ def test_a_value_out_of_range_is_refused_with_its_name_the_value_and_what_is_rig
         ({"ppo": {"clp": 0.1}}, "unknown setting 'ppo.clp'; did you mean clip?"),
         (
             {"head": {"number": 3}},
-            "unknown setting 'head.number'; valid: bins, kind, log_std, log_std_init, log_std_max, log_std_min, mean",
+            "unknown setting 'head.number'; valid: bins, bins_per_dimension, kind, log_std, log_std_init, "
+            "log_std_max, log_std_min, mean",
         ),
         (
             {"head": {"log_std_min": -1.0, "log_std_init": -2.0}},

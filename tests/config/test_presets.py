@@ -128,9 +128,10 @@ def test_variants_differ_in_network_and_head_only(preset: str) -> None:
         ({"preset": "papr"}, "there is no preset 'papr'; did you mean paper?"),
         ({"variant": "rnd"}, "there is no variant 'rnd'; did you mean rn-d?"),
         (
-            {"variant": "beta"},
-            "there is no variant 'beta'; valid: custom, layernorm-d, loss-swap, mlp-c, mlp-d, plain-d, residual-d, "
-            "rn-c, rn-d, td3",
+            {"variant": "quantile"},
+            "there is no variant 'quantile'; valid: bang-bang, bang-off-bang, custom, layernorm-d, loss-swap, mlp-c, "
+            "mlp-d, plain-d, residual-d, rn-beta, rn-c, rn-coarse-fine, rn-d, rn-ordinal, rn-smooth, rn-squashed, "
+            "rn-unimodal, td3",
         ),
     ],
 )
@@ -322,7 +323,11 @@ def test_what_a_family_does_not_have_is_refused(arguments: dict[str, Any], sente
     [
         ("mlp-c", {"head.bins": 7}, "variant 'mlp-c' has a gaussian head, which has no bins; leave head.bins out"),
         ("rn-c", {"head.bins": 41}, "or choose another variant: rn-d, mlp-d, loss-swap, "),
-        ("rn-d", {"head.log_std": "state-dependent"}, "has a categorical head, which has no log_std; .*: rn-c, mlp-c$"),
+        (
+            "rn-d",
+            {"head.log_std": "state-dependent"},
+            "categorical head, which has no log_std; .*: rn-c, mlp-c, rn-squashed$",
+        ),
         ("loss-swap", {"head.mean": "squashed"}, "has a loss-swap head, which has no mean"),
         ("loss-swap", {"head.log_std": "state-independent"}, "has a loss-swap head, which has no log_std;"),
         ("custom", {"head.kind": "gaussian", "head.bins": 7}, "variant 'custom' has a gaussian head"),

@@ -157,7 +157,11 @@ class NotAnEnvironment:
         (partial(vector, 3), {}, "makes 3 environments, and env.num_envs is 4"),
         (vector, {"env.wrappers": ["gymnasium.wrappers:ClipAction"]}, "the factory makes a VectorEnv"),
         (target, {"env.backend": "envpool"}, "env= makes the environments; leave one out"),
-        (lambda: gymnasium.make("CartPole-v1"), {}, "the action space is Discrete(2)"),
+        (
+            lambda: gymnasium.make("CartPole-v1"),
+            {"head.kind": "gaussian", "variant": "rn-c"},
+            "the action space is discrete",
+        ),
     ],
 )
 def test_what_cannot_be_trained_on_is_refused_in_a_sentence(

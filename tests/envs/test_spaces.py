@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -58,17 +60,45 @@ def test_images_are_not_advised_to_be_flattened_but_other_arrays_are() -> None:
 @pytest.mark.parametrize(
     ("space", "word"),
     [
-        (spaces.Discrete(4), "Discrete"),
-        (spaces.MultiDiscrete([3, 3]), "MultiDiscrete"),
+        (spaces.MultiBinary(3), "MultiBinary"),
+        (spaces.Discrete(1), "every dimension needs at least 2 values"),
+        (spaces.MultiDiscrete([3, 1]), "every dimension needs at least 2 values"),
         (spaces.Dict({"arm": spaces.Box(-1, 1, (2,))}), "Dict"),
-        (spaces.Box(-1, 1, (2, 2)), r"shape \(2, 2\)"),
         (spaces.Box(0, 9, (2,), np.int64), "int64"),
         (spaces.Box(-1, 1, (0,)), "no dimensions"),
     ],
 )
-def test_actions_other_than_a_float_vector_are_refused(space: spaces.Space[object], word: str) -> None:
+def test_action_spaces_that_cannot_be_acted_in_are_refused(space: spaces.Space[object], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         action_spec(space)
+
+
+@pytest.mark.parametrize(
+    ("space", "flat", "expected"),
+    [
+        (spaces.Discrete(4, start=-1), [[1.9], [-1.2]], [2, -1]),
+        (spaces.MultiDiscrete([2, 5], start=[0, 3]), [[0.6, 3.0], [0.0, 7.1]], [[1, 3], [0, 7]]),
+        (
+            spaces.MultiDiscrete(np.array([[2, 3], [4, 5]])),
+            [[1, 2, 3, 4], [0, 0, 0, 9]],
+            [[[1, 2], [3, 4]], [[0, 0], [0, 4]]],
+        ),
+        (spaces.Box(-1, 1, (2, 2)), [[1, 0.5, 0, -1], [0, 0, 0, 9]], [[[1, 0.5], [0, -1]], [[0, 0], [0, 1]]]),
+        (spaces.Box(-1, 1, ()), [[0.25], [-3]], [0.25, -1]),
+    ],
+)
+def test_flat_actions_become_what_the_space_contains(space: Any, flat: list[list[float]], expected: list[Any]) -> None:
+    spec = action_spec(space)
+    assert spec.discrete != isinstance(space, spaces.Box)
+    actions = spec.for_environment(np.asarray(flat, np.float32), space.dtype)
+    np.testing.assert_array_equal(actions, expected)
+    for action in actions:
+        assert space.contains(np.asarray(action, space.dtype)[()])
+
+
+def test_bounds_are_for_boxes() -> None:
+    with pytest.raises(ConfigError, match=r"--action-low and --action-high are for Boxes; .* Discrete"):
+        action_spec(spaces.Discrete(4), low=[0.0])
 
 
 @pytest.mark.parametrize("low", [-np.inf, -1.0])

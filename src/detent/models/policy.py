@@ -182,7 +182,7 @@ class Policy(nn.Module):
         if spec.discrete:
             action = action.round().long()
         if spec.shape is not None:
-            action = action.reshape(*action.shape[:-1], *spec.shape)
+            action = action.reshape((*action.shape[:-1], *spec.shape))
         return action if as_tensor else action.numpy(force=True)[()]
 
     def _read(self, params: Tensor, readout: Readout | None, generator: Generator | None) -> Tensor:

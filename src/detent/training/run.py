@@ -288,9 +288,19 @@ def require_clippable(config: Config) -> None:
 
 
 def require_fitting_head(config: Config, spec: EnvSpec) -> None:
-    """Refuse a plug-in head whose tensors have the wrong shapes, before it trains to nothing without a word."""
-    if not HEADS.is_builtin(config.head.kind) and config.algo not in BASELINES:
-        require_shapes(make_head(spec.action, config.head), spec.action)
+    """Refuse a head that does not fit the action space, before it trains to nothing without a word."""
+    if config.algo in BASELINES:
+        if spec.action.discrete:
+            raise ConfigError(
+                f"the action space is discrete, and {config.algo} draws real numbers; use a variant over bins"
+            )
+        return
+    head = make_head(spec.action, config.head)
+    if not HEADS.is_builtin(config.head.kind):
+        require_shapes(head, spec.action)
+    for setting, readout in (("eval.deploy", config.eval.deploy), ("eval.rank_by", config.eval.rank_by)):
+        if readout == "mean" and not head.has_mean:
+            raise ConfigError(f"{setting} is mean, the expected action, and the action space is discrete; use mode")
 
 
 def require_device(device: str) -> None:

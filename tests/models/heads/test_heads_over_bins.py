@@ -15,6 +15,7 @@ from detent.config import HeadConfig
 from detent.errors import ConfigError
 from detent.models.heads import make_head
 from detent.models.heads.categorical import CategoricalHead
+from detent.models.heads.coarse_fine import CoarseFineHead
 from detent.models.heads.shapes import require_shapes
 from detent.spec import ActionSpec
 
@@ -170,9 +171,8 @@ def test_fisher_product_is_the_expected_product_of_scores(kind: str) -> None:
     head = make(kind)
     outputs = random_outputs(head, 6)[:1]
     tangent = random_outputs(head, 7)[:1]
-    params, change = torch.func.jvp(head, (outputs,), (tangent,))
-    _, pull = torch.func.vjp(head, outputs)
-    (found,) = pull(head.fisher_product(params, change))
+    params, change = torch.autograd.functional.jvp(head, outputs, tangent)
+    _, found = torch.autograd.functional.vjp(head, outputs, head.fisher_product(params, change))
     # sum_k p_k s_k (s_k . v), with the score s_k of bin k by finite differences of the definition.
     at = outputs.numpy()[0]
     scores = derivatives(lambda point: oracle(kind, point[None])[0], at)
@@ -278,13 +278,16 @@ def test_the_number_of_outputs_does_not_grow_with_the_bins() -> None:
 )
 def test_digits_of_the_coarse_fine_head(bins: int, coarse: int, fine: int) -> None:
     head = make("coarse-fine", bins)
+    assert isinstance(head, CoarseFineHead)
     assert (head.coarse, head.fine) == (coarse, fine)
     assert (coarse - 1) * fine < bins <= coarse * fine
 
 
 def test_mu_law_bins_are_dense_around_zero_wherever_it_lies() -> None:
     config = HeadConfig(spacing="mu-law", mu=10.0, bins=5)
-    bins = make_head(ActionSpec((-1.0, -3.0, 0.0, -4.0), (1.0, 1.0, 2.0, -2.0)), config).bins
+    head = make_head(ActionSpec((-1.0, -3.0, 0.0, -4.0), (1.0, 1.0, 2.0, -2.0)), config)
+    assert isinstance(head, CategoricalHead)
+    bins = head.bins
     # f(1/2) = (11^(1/2) - 1) / 10, f(1/4) and f(3/4) likewise.
     half, quarter, most = ((11**share - 1) / 10 for share in (0.5, 0.25, 0.75))
     np.testing.assert_allclose(bins[0], [-1, -half, 0, half, 1], atol=1e-6)

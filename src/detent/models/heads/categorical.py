@@ -44,10 +44,12 @@ class CategoricalHead(Head):
 
     def logits(self, outputs: Tensor) -> Tensor:
         """Map network outputs `[B, num_outputs]` to logits `[B, m, K]`."""
+        logits: Tensor
         if self._slots is None:
-            return outputs.unflatten(-1, self.bins.shape)
-        padded: Tensor = pad(outputs, (0, 1), value=IMPOSSIBLE)[..., self._slots]
-        return padded
+            logits = outputs.unflatten(-1, self.bins.shape)
+        else:
+            logits = pad(outputs, (0, 1), value=IMPOSSIBLE)[..., self._slots]
+        return logits
 
     def outputs_gradient(self, gradient: Tensor) -> Tensor:
         """Map a gradient with respect to the logits `[B, m, K]` to the outputs' `[B, num_outputs]`."""
