@@ -19,8 +19,7 @@ from detent.acceleration.likelihoods import (
 )
 from detent.algorithms.ppo import PPOLoss
 from detent.algorithms.spo import SPOLoss
-from detent.config import CriticConfig, HeadConfig, PPOConfig, SPOConfig
-from detent.models.critics import make_critic_head
+from detent.config import HeadConfig, PPOConfig, SPOConfig
 from detent.models.heads import make_head
 from detent.models.heads.base import Head
 from detent.spec import ActionSpec

@@ -76,7 +76,9 @@ def train(
     value_clip, config = config.update.value_clip, resolve(config, env)
     called = _gather(config, callbacks, on_iteration, resuming=False)
     if config.update.value_clip != value_clip:
-        called.message(f"update.value_clip is 0, not {value_clip}: the critic '{config.critic.head}' does not clip values")
+        called.message(
+            f"update.value_clip is 0, not {value_clip}: the critic '{config.critic.head}' does not clip values"
+        )
     trainer = _make_trainer(config, called, env)
     try:
         if config.init_from and isinstance(trainer, Trainer):
