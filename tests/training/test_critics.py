@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor, nn
 
 import detent
+from detent.acceleration.critic_gradients import CRITIC_GRADIENTS, autograd_gradient
 from detent.cli import main
-from detent.config import Config
+from detent.config import Config, CriticConfig
 from detent.config.io import load_config
 from detent.models import checkpoints
+from detent.models.critics.scalar import ScalarCritic
 from detent.models.policy import Policy
 from detent.training.run import resolve
 from detent.training.run_directory import read_rows
@@ -108,6 +111,40 @@ def test_a_run_resumes_to_the_bit(head: str, algo: str, processes: int, engine: 
         )
         assert one.keys() == two.keys()
         assert all(torch.equal(one[key], two[key]) for key in one)
+
+
+class AbsoluteCritic(ScalarCritic):
+    """Trained by the absolute error."""
+
+    clips_values = False
+
+    def loss(self, outputs: Tensor, returns: Tensor, old_value: Tensor, clip: float) -> Tensor:
+        return (self.value(outputs) - returns).abs().mean()
+
+
+class ScaledCritic(AbsoluteCritic):
+    """One with a parameter of its own."""
+
+    def __init__(self, config: CriticConfig) -> None:
+        super().__init__(config)
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def value(self, outputs: Tensor) -> Tensor:
+        return self.scale * super().value(outputs)
+
+
+def test_a_plug_in_opts_into_the_accelerated_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    absolute, scaled = configured(f"{__name__}:AbsoluteCritic"), configured(f"{__name__}:ScaledCritic")
+    detent.train(absolute, out=tmp_path / "autograd")
+    monkeypatch.setitem(CRITIC_GRADIENTS, AbsoluteCritic, autograd_gradient)
+    monkeypatch.setitem(CRITIC_GRADIENTS, ScaledCritic, autograd_gradient)
+    detent.train(absolute, out=tmp_path / "accelerated")
+    engines = [load_config(tmp_path / name / "config.toml").update.engine for name in ("autograd", "accelerated")]
+    assert engines == ["autograd", "accelerated"]
+    plain, fast = (read_rows(tmp_path / name / "metrics.jsonl")[0] for name in ("autograd", "accelerated"))
+    assert fast["value_loss"] == pytest.approx(plain["value_loss"], rel=1e-3)
+    # The hand-written update does not train such a parameter.
+    assert resolve(scaled).update.engine == "autograd"
 
 
 @both

@@ -13,15 +13,17 @@ from torch import nn
 from detent.config import Config, CriticConfig
 from detent.errors import ConfigError
 from detent.models.critics import CRITICS, make_critic_head
-from detent.models.critics.base import CriticHead
+from detent.models.critics.categorical import CategoricalCritic
 from detent.models.policy import Policy
 from detent.spec import ActionSpec, EnvSpec, ObservationSpec
 
 both = pytest.mark.parametrize("head", ["hl-gauss", "two-hot"])
 
 
-def make(head: str, **options: Any) -> CriticHead:
-    return make_critic_head(CriticConfig(head=head, head_options=options)).double()
+def make(head: str, **options: Any) -> CategoricalCritic:
+    critic = make_critic_head(CriticConfig(head=head, head_options=options)).double()
+    assert isinstance(critic, CategoricalCritic)
+    return critic
 
 
 @both
@@ -40,7 +42,7 @@ def test_the_loss_is_the_mean_cross_entropy(head: str) -> None:
     # Of a uniform distribution: log 9, whatever the target.
     assert critic.loss(torch.zeros(3, 9).double(), returns, returns, 0).item() == pytest.approx(math.log(9))
     outputs = torch.randn(3, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    target = critic.target(returns).numpy()  # type: ignore[operator]
+    target = critic.target(returns).numpy()
     odds = np.exp(outputs.numpy())
     expected = -(target * np.log(odds / odds.sum(-1, keepdims=True))).sum(-1).mean()
     assert critic.loss(outputs, returns, returns, 0).item() == pytest.approx(expected, rel=1e-12)

@@ -46,7 +46,7 @@ def test_the_expected_target_is_the_return() -> None:
 def test_neighbours_share_by_distance() -> None:
     critic = make(low=-15.0, high=3.0, bins=7)
     target = critic.target(torch.tensor([-6.0, 0.25, -15.0, 3.0], dtype=torch.float64))
-    expected = [
+    expected: list[list[float]] = [
         # -6 lies a quarter of the way from -7 to -3.
         [0, 0.75, 0.25, 0, 0, 0, 0],
         [0, 0, 0, 0, 0.75, 0.25, 0],
