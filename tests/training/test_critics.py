@@ -136,8 +136,9 @@ class ScaledCritic(AbsoluteCritic):
 def test_a_plug_in_opts_into_the_accelerated_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     absolute, scaled = configured(f"{__name__}:AbsoluteCritic"), configured(f"{__name__}:ScaledCritic")
     detent.train(absolute, out=tmp_path / "autograd")
-    monkeypatch.setitem(CRITIC_GRADIENTS, AbsoluteCritic, autograd_gradient)
-    monkeypatch.setitem(CRITIC_GRADIENTS, ScaledCritic, autograd_gradient)
+    forms: dict[Any, Any] = CRITIC_GRADIENTS
+    for plug_in in (AbsoluteCritic, ScaledCritic):
+        monkeypatch.setitem(forms, plug_in, autograd_gradient)
     detent.train(absolute, out=tmp_path / "accelerated")
     engines = [load_config(tmp_path / name / "config.toml").update.engine for name in ("autograd", "accelerated")]
     assert engines == ["autograd", "accelerated"]
