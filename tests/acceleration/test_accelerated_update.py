@@ -23,16 +23,21 @@ from detent.spec import ActionSpec, EnvSpec, ObservationSpec
 SIZE = 48
 SPEC = EnvSpec(ObservationSpec(4), ActionSpec((-3.0, 0.0), (-1.0, 10.0)))
 every_head = pytest.mark.parametrize("kind", ["categorical", "gaussian"])
+every_critic = pytest.mark.parametrize(
+    ("critic", "value_clip"), [("scalar", 0.0), ("scalar", 0.2), ("hl-gauss", 0.0), ("two-hot", 0.0)]
+)
 every_precision = pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
 
 
-def make_policy(head: str | dict[str, Any] = "categorical", dtype: torch.dtype = torch.float64) -> Policy:
+def make_policy(
+    head: str | dict[str, Any] = "categorical", dtype: torch.dtype = torch.float64, critic: str = "scalar"
+) -> Policy:
     """A small policy whose outputs are not almost zero."""
     settings = {"kind": head} if isinstance(head, str) else head
     config = Config(
         seed=1,
         actor=ActorConfig(kind="rn", width=8, depth=1),
-        critic=CriticConfig(width=8),
+        critic=CriticConfig(width=8, head=critic),
         head=HeadConfig(**{"bins": 5, **settings}),
     )
     policy = Policy(SPEC, config).to(dtype)
@@ -127,12 +132,14 @@ def test_an_update_goes_on_in_the_other_engine(kind: str) -> None:
 
 
 @every_precision
-@pytest.mark.parametrize("value_clip", [0.0, 0.2])
-def test_both_engines_regress_the_critic_alike(value_clip: float, dtype: torch.dtype, tolerance: float) -> None:
+@every_critic
+def test_both_engines_regress_the_critic_alike(
+    critic: str, value_clip: float, dtype: torch.dtype, tolerance: float
+) -> None:
     config = UpdateConfig(epochs=3, minibatches=4, value_clip=value_clip)
-    policies = [make_policy(dtype=dtype), make_policy(dtype=dtype)]
+    policies = [make_policy(dtype=dtype, critic=critic), make_policy(dtype=dtype, critic=critic)]
     actor = [parameter.detach().clone() for parameter in policies[0].actor.parameters()]
-    critic = [parameter.detach().clone() for parameter in policies[0].critic.parameters()]
+    before = [parameter.detach().clone() for parameter in policies[0].critic.parameters()]
     batch = make_batch(policies[0])
     rules: list[CriticUpdate] = [
         CriticRegression(policies[0], config),
@@ -142,13 +149,14 @@ def test_both_engines_regress_the_critic_alike(value_clip: float, dtype: torch.d
         rule.update(batch, 1e-3, torch.Generator().manual_seed(0), {"extra": torch.tensor(3.0)}) for rule in rules
     ]
     assert measured[1] == pytest.approx(measured[0], rel=tolerance)
-    assert measured[0].keys() == {"value_loss", "grad_norm", "epochs", "extra"}
+    own = policies[0].critic_head.statistics(torch.zeros(1, policies[0].critic_head.num_outputs), torch.zeros(1))
+    assert measured[0].keys() == {"value_loss", "grad_norm", "epochs", "extra", *own}
     assert measured[0]["extra"] == 3
     assert_same_parameters(policies, tolerance)
     for policy in policies:
         for one, other in zip(policy.actor.parameters(), actor, strict=True):
             assert torch.equal(one, other), "the actor goes another way"
-        for one, other in zip(policy.critic.parameters(), critic, strict=True):
+        for one, other in zip(policy.critic.parameters(), before, strict=True):
             assert not torch.equal(one, other)
     states = [rule.optimizer.state() for rule in rules]
     assert states[0].keys() == states[1].keys()
@@ -156,12 +164,34 @@ def test_both_engines_regress_the_critic_alike(value_clip: float, dtype: torch.d
         torch.testing.assert_close(value, states[1][key], rtol=10 * tolerance, atol=tolerance)
 
 
+@every_critic
+@pytest.mark.parametrize("algo", ["ppo", "spo"])
+def test_both_engines_do_the_same_update_with_every_critic(critic: str, value_clip: float, algo: str) -> None:
+    config = UpdateConfig(epochs=2, minibatches=4, learning_rate=1e-3, value_clip=value_clip)
+    policies = [make_policy(critic=critic), make_policy(critic=critic)]
+    loss = make_policy_loss(Config(algo=algo))
+    rules: list[UpdateRule] = [
+        MinibatchUpdate(policies[0], loss, config),
+        AcceleratedMinibatchUpdate(policies[1], loss, config),
+    ]
+    batch = make_batch(policies[0])
+    measured = [rule.update(batch, 1e-3, torch.Generator().manual_seed(0)) for rule in rules]
+    assert measured[0].keys() == measured[1].keys()
+    assert ("value_saturation" in measured[0]) == (critic != "scalar")
+    assert measured[1] == pytest.approx(measured[0], rel=1e-8, abs=1e-10)
+    assert_same_parameters(policies, 1e-9)
+
+
 @pytest.mark.skipif(not supported(), reason="needs fork and shared anonymous memory (Linux)")
-@every_head
+@pytest.mark.parametrize(
+    ("kind", "critic"),
+    [("categorical", "scalar"), ("gaussian", "scalar"), ("categorical", "hl-gauss"), ("categorical", "two-hot")],
+)
 @pytest.mark.parametrize("processes", [2, 5])
-def test_processes_that_share_minibatches_do_the_same_update(processes: int, kind: str) -> None:
-    config = UpdateConfig(epochs=2, minibatches=4, learning_rate=0.01, entropy_coef=0.1)
-    policies = [make_policy(kind), make_policy(kind)]
+def test_processes_that_share_minibatches_do_the_same_update(processes: int, kind: str, critic: str) -> None:
+    value_clip = 0.2 if critic == "scalar" else 0.0
+    config = UpdateConfig(epochs=2, minibatches=4, learning_rate=0.01, entropy_coef=0.1, value_clip=value_clip)
+    policies = [make_policy(kind, critic=critic), make_policy(kind, critic=critic)]
     alone = AcceleratedMinibatchUpdate(policies[0], PPOLoss(PPOConfig()), config)
     # Twelve rows among five processes: parts of different size.
     shared = AcceleratedMinibatchUpdate(policies[1], PPOLoss(PPOConfig()), replace(config, processes=processes))
@@ -202,17 +232,21 @@ def test_processes_stop_together_at_the_target_kl() -> None:
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 @pytest.mark.parametrize(
-    ("kind", "processes", "entropy_coef"),
+    ("kind", "processes", "entropy_coef", "critic"),
     [
-        ("categorical", 1, 0.1),
-        pytest.param("gaussian", 2, 0.0, marks=pytest.mark.skipif(not supported(), reason="needs fork (Linux)")),
+        ("categorical", 1, 0.1, "scalar"),
+        ("categorical", 1, 0.0, "hl-gauss"),
+        ("categorical", 1, 0.0, "two-hot"),
+        pytest.param(
+            "gaussian", 2, 0.0, "scalar", marks=pytest.mark.skipif(not supported(), reason="needs fork (Linux)")
+        ),
     ],
 )
 def test_compiled_updates_are_the_same_and_so_is_what_a_checkpoint_holds(
-    kind: str, processes: int, entropy_coef: float
+    kind: str, processes: int, entropy_coef: float, critic: str
 ) -> None:
     config = UpdateConfig(epochs=2, minibatches=4, learning_rate=0.01, processes=processes, entropy_coef=entropy_coef)
-    policies = [make_policy(kind), make_policy(kind)]
+    policies = [make_policy(kind, critic=critic), make_policy(kind, critic=critic)]
     rules = [
         AcceleratedMinibatchUpdate(policy, PPOLoss(PPOConfig()), replace(config, compile=compiled))
         for policy, compiled in zip(policies, (False, True), strict=True)

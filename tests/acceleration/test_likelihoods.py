@@ -16,12 +16,10 @@ from detent.acceleration.likelihoods import (
     draw,
     ppo_gradient,
     spo_gradient,
-    value_gradient,
 )
 from detent.algorithms.ppo import PPOLoss
 from detent.algorithms.spo import SPOLoss
-from detent.config import CriticConfig, HeadConfig, PPOConfig, SPOConfig
-from detent.models.critics import make_critic_head
+from detent.config import HeadConfig, PPOConfig, SPOConfig
 from detent.models.heads import make_head
 from detent.models.heads.base import Head
 from detent.spec import ActionSpec
@@ -123,20 +121,3 @@ def test_a_wild_ratio_does_not_overflow_spos_gradient(log_ratio: float) -> None:
     assert closed_form.isfinite().all()
     (gradient,) = torch.autograd.grad(loss(wild, advantages)[0], wild)
     torch.testing.assert_close(closed_form / 2, gradient)
-
-
-@pytest.mark.parametrize(("value", "derivative"), [(0.5, 0.0), (-0.5, -1.5), (0.1, -0.9), (3.0, 2.0)])
-def test_a_value_held_by_the_clip_has_no_gradient(value: float, derivative: float) -> None:
-    # Old value 0, return 1, clip 0.2: the cases of tests/models/critics/test_scalar.py.
-    zero, one = torch.zeros(1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-    closed_form = value_gradient(torch.tensor([value], dtype=torch.float64), one, zero, clip=0.2)
-    assert closed_form.item() == pytest.approx(derivative, rel=1e-12)
-
-
-@pytest.mark.parametrize("clip", [0.0, 0.2, 1e3])
-def test_the_values_gradient_is_autograds(clip: float) -> None:
-    value, old, returns = torch.randn(3, 500, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    closed_form = value_gradient(value, returns, old, clip)
-    critic = make_critic_head(CriticConfig())
-    (gradient,) = torch.autograd.grad(critic.loss(value.requires_grad_().unsqueeze(-1), returns, old, clip), value)
-    torch.testing.assert_close(closed_form / 500, gradient, rtol=1e-9, atol=1e-15)

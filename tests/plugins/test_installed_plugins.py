@@ -177,7 +177,7 @@ REFUSED = {
     "--head.kind laplace --head.options width=3": "unknown setting 'head.options.width'",
     "--head.kind laplace --head.options log_scale=big": "head.options.log_scale is 'big'; it must be float",
     "--head.options temperature=2": "head 'categorical' takes no options",
-    "--critic.head huber": "update.value_clip is 0.2, and the critic 'huber' cannot clip",
+    "--critic.head huber --update.value-clip 0.2": "update.value_clip is 0.2, and the critic 'huber' cannot clip",
     "--head.kind detent_example_plugins.heads:Nothing": "cannot be imported",
     "--head.kind detent_example_plugins.trunks:SwishTrunk": "must subclass detent.Head",
     "--head.kind laplace --update.engine accelerated": "the head LaplaceHead has no accelerated form",

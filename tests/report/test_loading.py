@@ -108,6 +108,12 @@ def test_a_declared_value_that_is_the_usual_one_makes_no_group(tmp_path: Path, m
     assert {run.group for run in load(make_study(tmp_path / "study", runs)).runs} == {"rn-d", "rn-d · 101 bins"}
 
 
+def test_critics_of_a_study_are_groups(tmp_path: Path, make_study: Make) -> None:
+    runs = [{"returns": [ZERO], "overrides": {"critic.head": head}} for head in ("scalar", "hl-gauss", "two-hot")]
+    groups = {run.group for run in load(make_study(tmp_path / "study", runs)).runs}
+    assert groups == {"rn-d", "rn-d · hl-gauss critic", "rn-d · two-hot critic"}
+
+
 def test_a_torn_last_line_is_told_and_the_rows_before_it_are_used(tmp_path: Path, make_run: Make) -> None:
     path = make_run(tmp_path / "run", [ZERO, HALF, ONE])
     for name in ("metrics", "evals"):

@@ -198,6 +198,8 @@ def test_shipped_studies_say_what_they_are_and_what_they_cite() -> None:
     named = set(shipped())
     assert named == set(MANISKILL) | {
         "components",
+        "critics",
+        "critics-small",
         "gradient-variance",
         "gym-main",
         "gym-small",
@@ -207,7 +209,9 @@ def test_shipped_studies_say_what_they_are_and_what_they_cite() -> None:
     for name in named:
         content = table(f"studies/{name}")
         assert content["description"], name
-        assert name == "smoke" or "figure" in content["cites"] or "table" in content["cites"], name
+        assert (
+            name in ("smoke", "critics", "critics-small") or "figure" in content["cites"] or "table" in content["cites"]
+        ), name
     assert load_study("_tiny").runs
 
 
@@ -231,6 +235,16 @@ def test_shipped_gymnasium_studies_are_the_papers(name: str, runs: int, axes: di
     for axis, expected in axes.items():
         assert values(study, axis) == expected
     assert values(study, "threads") == [1]
+
+
+@pytest.mark.parametrize(("name", "runs", "steps"), [("critics", 5 * 3 * 5, 1_000_000), ("critics-small", 12, 200_000)])
+def test_shipped_studies_of_critics_differ_in_the_critic(name: str, runs: int, steps: int) -> None:
+    study = load_study(name)
+    assert len(study.runs) == runs
+    assert values(study, "critic.head") == ["hl-gauss", "scalar", "two-hot"]
+    assert values(study, "steps") == [steps]
+    assert values(study, "schedule_steps") == [1_000_000]
+    assert values(study, "preset") == ["fast"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ Used if every module of a run has a fast form; `missing_form` names the first on
 from __future__ import annotations
 
 from detent.acceleration.collector import AcceleratedCollector
+from detent.acceleration.critic_gradients import CRITIC_GRADIENTS
 from detent.acceleration.likelihoods import LIKELIHOODS, LOSS_GRADIENTS
 from detent.acceleration.manual_backprop import has_hooks, unfusable
 from detent.acceleration.update import AcceleratedCriticRegression, AcceleratedMinibatchUpdate
@@ -16,7 +17,6 @@ from detent.algorithms.trpo import TRPO
 from detent.algorithms.update_rule import UPDATE_RULES, UpdateRule, algorithm_plugin
 from detent.config import Config
 from detent.envs import VectorEnv
-from detent.models.critics.scalar import ScalarCritic
 from detent.models.networks.encoders import NatureEncoder
 from detent.models.policy import Policy
 
@@ -34,8 +34,11 @@ def missing_form(policy: Policy, config: Config) -> str | None:
         return f"the update rule '{config.algo}'"
     if type(policy.head) not in LIKELIHOODS:
         return f"the head {type(policy.head).__name__}"
-    if type(policy.critic_head) is not ScalarCritic:
-        return f"the critic {type(policy.critic_head).__name__}"
+    critic = type(policy.critic_head)
+    if critic not in CRITIC_GRADIENTS:
+        return f"the critic {critic.__name__}"
+    if any(True for _ in policy.critic_head.parameters()):
+        return f"the critic {critic.__name__}, which has parameters of its own,"
     if type(policy.encoder) is not NatureEncoder:
         return f"the encoder {type(policy.encoder).__name__}"
     for name in ("actor", "critic"):

@@ -14,7 +14,6 @@ from torch import Generator, Tensor
 
 from detent.algorithms.ppo import PPOLoss
 from detent.algorithms.spo import MAX_LOG_RATIO, SPOLoss, bounded_ratio
-from detent.models.critics.scalar import value_errors
 from detent.models.heads.base import Head
 from detent.models.heads.beta import BetaHead
 from detent.models.heads.categorical import CategoricalHead
@@ -129,10 +128,3 @@ def spo_gradient(loss: SPOLoss, log_ratio: Tensor, advantages: Tensor) -> Tensor
 
 LOSS_GRADIENTS: dict[type, Callable[[Any, Tensor, Tensor], Tensor]] = {PPOLoss: ppo_gradient, SPOLoss: spo_gradient}
 """Gradients `[B]` of the loss, summed over transitions, with respect to the log-ratios `[B]`."""
-
-
-def value_gradient(value: Tensor, returns: Tensor, old_value: Tensor, clip: float) -> Tensor:
-    """Return the gradient `[B]` of half the summed squared errors with respect to `value` `[B]`."""
-    error, held = value_errors(value, returns, old_value, clip)
-    # Where the clipped value has the larger error, the loss does not depend on the value.
-    return torch.where(error.abs() >= held.abs(), error, 0.0)

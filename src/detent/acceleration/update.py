@@ -7,8 +7,9 @@ from contextlib import nullcontext
 import torch
 from torch import Generator, Tensor
 
+from detent.acceleration.critic_gradients import CRITIC_GRADIENTS
 from detent.acceleration.flat_adam import FlatAdam
-from detent.acceleration.likelihoods import LIKELIHOODS, LOSS_GRADIENTS, value_gradient
+from detent.acceleration.likelihoods import LIKELIHOODS, LOSS_GRADIENTS
 from detent.acceleration.manual_backprop import fuse
 from detent.acceleration.worker_group import WorkerGroup, shared_zeros
 from detent.algorithms.losses import Metrics, PolicyLoss
@@ -43,6 +44,7 @@ class AcceleratedMinibatchUpdate:
         self._actor, self._critic = fuse(policy.actor, shared), fuse(policy.critic, shared)
         self._likelihood = LIKELIHOODS[type(policy.head)]
         self._loss_gradient = LOSS_GRADIENTS[type(policy_loss)]
+        self._critic_gradient = CRITIC_GRADIENTS[type(policy.critic_head)]
         self._objective: Objective = Compiled(self) if config.compile else self
         self._shared_batch: Batch | None = None
         self._order = torch.empty(0)
@@ -89,8 +91,10 @@ class AcceleratedMinibatchUpdate:
         if config.entropy_coef > 0:
             gradient += self._entropy_backward(outputs, -scale * config.entropy_coef)
         for_actor = self._actor.backward(gradient)
-        for_value = value_gradient(critic_outputs.squeeze(-1), minibatch.returns, minibatch.value, config.value_clip)
-        for_critic = self._critic.backward((scale * config.value_coef * for_value).unsqueeze(-1))
+        critic_gradient = self._critic_gradient(
+            policy.critic_head, critic_outputs, minibatch.returns, minibatch.value, config.value_clip
+        )
+        for_critic = self._critic.backward(scale * config.value_coef * critic_gradient)
         if shared:
             for parameter in policy.encoder.parameters():
                 assert parameter.grad is not None
@@ -129,6 +133,7 @@ class AcceleratedCriticRegression:
         self._policy, self._config = policy, config
         self.optimizer = FlatAdam(policy.critic, config)
         self._critic = fuse(policy.critic)
+        self._gradient = CRITIC_GRADIENTS[type(policy.critic_head)]
 
     def update(
         self, batch: Batch, learning_rate: float, generator: Generator, extra_scalars: Metrics | None = None
@@ -137,10 +142,12 @@ class AcceleratedCriticRegression:
         return run_epochs(self.optimizer, batch, self, self._config, generator, extra_scalars)
 
     def compute_gradients(self, minibatch: Batch, scale: float) -> MinibatchOutputs:
-        critic_outputs = self._critic.forward(self._policy.features(minibatch.observation))
-        value = critic_outputs.squeeze(-1)
-        gradient = value_gradient(value, minibatch.returns, minibatch.value, self._config.value_clip)
-        self._critic.backward((scale * gradient).unsqueeze(-1))
+        policy, config = self._policy, self._config
+        critic_outputs = self._critic.forward(policy.features(minibatch.observation))
+        gradient = self._gradient(
+            policy.critic_head, critic_outputs, minibatch.returns, minibatch.value, config.value_clip
+        )
+        self._critic.backward(scale * gradient)
         return {"critic_outputs": critic_outputs}
 
     def report(self, outputs: MinibatchOutputs, batch: Batch) -> Metrics:

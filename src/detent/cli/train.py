@@ -104,6 +104,12 @@ def parse_train(words: list[str]) -> Train:
     given = given_settings(Train, words)
     _require_once(given)
     require_used(command.settings, given)
+    if "update.value_clip" in given:
+        from detent.training.plugins import register_plugins
+        from detent.training.run import require_clippable
+
+        register_plugins(command.settings)
+        require_clippable(command.settings)
     return command
 
 

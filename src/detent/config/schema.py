@@ -87,9 +87,10 @@ class CriticConfig(NetworkConfig):
     width: int = 64
     depth: int = 1
     head: str = "scalar"
-    """What the critic predicts and how it is trained: `scalar`, regression on the return; or a plug-in."""
+    """What the critic predicts and how it is trained: `scalar`, regression on the return; `hl-gauss` or `two-hot`,
+    classification over bins; or a plug-in."""
     head_options: dict[str, Any] = field(default_factory=dict)
-    """Options of a critic plug-in."""
+    """Options of the critic: --critic.head-options low=-20 high=20 bins=81."""
 
 
 @dataclass(frozen=True)

@@ -173,5 +173,5 @@ def compact(steps: int) -> str:
 
 def describe(key: str, value: Any) -> str:
     """Format a setting for a label."""
-    short = {"head.bins": "{} bins", "actor.width": "width {}", "preset": "{}"}
+    short = {"head.bins": "{} bins", "actor.width": "width {}", "critic.head": "{} critic", "preset": "{}"}
     return short.get(key, f"{key.rpartition('.')[2].replace('_', ' ')} {{}}").format(value)

@@ -73,8 +73,13 @@ def train(
     if config.init_from:
         # The run may be resumed from another working directory.
         config = dataclasses.replace(config, init_from=str(Path(config.init_from).resolve()))
-    config = resolve(config, env)
-    trainer = _make_trainer(config, _gather(config, callbacks, on_iteration, resuming=False), env)
+    value_clip, config = config.update.value_clip, resolve(config, env)
+    called = _gather(config, callbacks, on_iteration, resuming=False)
+    if config.update.value_clip != value_clip:
+        called.message(
+            f"update.value_clip is 0, not {value_clip}: the critic '{config.critic.head}' does not clip values"
+        )
+    trainer = _make_trainer(config, called, env)
     try:
         if config.init_from and isinstance(trainer, Trainer):
             trainer.start_from(Path(config.init_from), trust)
@@ -211,7 +216,9 @@ def resolve(config: Config, env: EnvFactory | None = None) -> Config:
         if config.env.backend not in ("auto", FACTORY):
             raise ConfigError(f"env.backend is {config.env.backend}, and env= makes the environments; leave one out")
     spec = env_spec(config.task, config.env, env)
-    require_clippable(config)
+    if not clips_values(config):
+        # Presets clip for the scalar critic.
+        config = dataclasses.replace(config, update=dataclasses.replace(config.update, value_clip=0.0))
     require_fitting_head(config, spec)
     engine = choose_engine(config, spec)
     config = dataclasses.replace(config, update=dataclasses.replace(config.update, engine=engine))
@@ -277,13 +284,17 @@ def require_compilable(config: Config, spec: EnvSpec, device: str) -> None:
         raise ConfigError(f"update.compile cannot be used: {impossible}")
 
 
+def clips_values(config: Config) -> bool:
+    """Return whether `update.value_clip` means something to the critic."""
+    return config.algo in BASELINES or bool(CRITICS.get(config.critic.head).clips_values)
+
+
 def require_clippable(config: Config) -> None:
-    """Refuse value clipping where the critic cannot clip its values."""
-    clips = config.algo in BASELINES or CRITICS.get(config.critic.head).clips_values
-    if config.update.value_clip > 0 and not clips:
+    """Refuse value clipping, typed for this one run, where the critic cannot clip its values."""
+    if config.update.value_clip > 0 and not clips_values(config):
         raise ConfigError(
             f"update.value_clip is {config.update.value_clip}, and the critic '{config.critic.head}' cannot clip its "
-            "values; set it to 0"
+            "values; leave it out"
         )
 
 

@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 CRITICS = Registry(
     "critic",
     "detent.critics",
-    {"scalar": "detent.models.critics.scalar:ScalarCritic"},
+    {
+        "scalar": "detent.models.critics.scalar:ScalarCritic",
+        "hl-gauss": "detent.models.critics.hl_gauss:HLGaussCritic",
+        "two-hot": "detent.models.critics.two_hot:TwoHotCritic",
+    },
     base="detent.models.critics.base:CriticHead",
 )
 
