@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from detent.acceleration.hyperspherical_backprop import EmbeddingPass, LERPBlockPass
 from detent.models.networks.bronet import BroNet
 from detent.models.networks.simba import SimBa
-from detent.models.networks.simba_v2 import SimBaV2
+from detent.models.networks.simba_v2 import LERPBlock, SimBaV2
 from detent.models.networks.trunks import MLP, Block, RegularizedNetwork, Residual, Tanh
 
 _aten = torch.ops.aten
@@ -137,7 +138,8 @@ class AutogradPass:
         for parameter, own_gradient in zip(self._parameters, gradients, strict=False):
             assert parameter.grad is not None
             parameter.grad.copy_(own_gradient)
-        return gradients[-1]
+        moved: Tensor = gradients[-1]
+        return moved
 
 
 class FusedChain:
@@ -209,7 +211,8 @@ PASSES: dict[type[nn.Module], MakePasses] = {
     MLP: _sequential,
     SimBa: _sequential,
     BroNet: _sequential,
-    SimBaV2: autograd_passes,
+    LERPBlock: lambda block, first: [LERPBlockPass(block)],
+    SimBaV2: lambda network, first: [EmbeddingPass(network, first), *passes(network.blocks)],
 }
 """Forms of modules in the accelerated engine, by exact type; a plug-in may add its own, or `autograd_passes`."""
 

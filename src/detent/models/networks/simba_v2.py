@@ -16,7 +16,7 @@ from torch.nn.functional import linear, normalize
 from detent.config import NetworkConfig
 from detent.errors import ConfigError
 
-_EPS = 1e-8
+EPS = 1e-8
 """Keeps vectors off zero, where they have no direction."""
 _EXPANSION = 4
 """How many times a block widens inside."""
@@ -74,8 +74,8 @@ class LERPBlock(nn.Module):
         self.alpha = Scaler(width, *alpha)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        target = normalize(self.contract(self.scaler(self.expand(inputs)).relu() + _EPS), dim=-1, eps=_EPS)
-        return normalize(inputs + self.alpha(target - inputs), dim=-1, eps=_EPS)
+        target = normalize(self.contract(self.scaler(self.expand(inputs)).relu() + EPS), dim=-1, eps=EPS)
+        return normalize(inputs + self.alpha(target - inputs), dim=-1, eps=EPS)
 
 
 class SimBaV2(nn.Module):
@@ -124,8 +124,11 @@ class SimBaV2(nn.Module):
         self.scaler = Scaler(width, *scaler)
         self.blocks = nn.Sequential(*(LERPBlock(width, scaler, alpha) for _ in range(depth)))
 
+    def shifted(self, inputs: Tensor) -> Tensor:
+        """Return inputs `[..., n]` with the shift appended, `[..., n + 1]`."""
+        return torch.cat([inputs, inputs.new_full((*inputs.shape[:-1], 1), self.shift)], dim=-1)
+
     def forward(self, inputs: Tensor) -> Tensor:
-        shift = inputs.new_full((*inputs.shape[:-1], 1), self.shift)
-        direction = normalize(torch.cat([inputs, shift], dim=-1), dim=-1, eps=_EPS)
-        features: Tensor = self.blocks(normalize(self.scaler(self.projection(direction)), dim=-1, eps=_EPS))
+        direction = normalize(self.shifted(inputs), dim=-1, eps=EPS)
+        features: Tensor = self.blocks(normalize(self.scaler(self.projection(direction)), dim=-1, eps=EPS))
         return features
