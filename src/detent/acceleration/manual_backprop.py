@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from detent.acceleration.hyperspherical_backprop import EmbeddingPass, LERPBlockPass
+from detent.acceleration.hyperspherical_backprop import EmbeddingPass, FeatureNormPass, LERPBlockPass
 from detent.models.networks.bronet import BroNet
 from detent.models.networks.simba import SimBa
 from detent.models.networks.simba_v2 import LERPBlock, SimBaV2
@@ -127,10 +127,11 @@ class AutogradPass:
         self._module, self._parameters, self._first = module, list(module.parameters()), first
 
     def forward(self, inputs: Tensor) -> Tensor:
+        self._inputs = inputs.detach().requires_grad_(not self._first)
         with torch.enable_grad():
-            self._inputs = inputs.detach().requires_grad_(not self._first)
             self._outputs: Tensor = self._module(self._inputs)
-        return self._outputs.detach()
+        outputs: Tensor = self._outputs.detach()
+        return outputs
 
     def backward(self, gradient: Tensor) -> Tensor:
         sources = [*self._parameters, *([] if self._first else [self._inputs])]
@@ -190,6 +191,10 @@ def _regularized_network(network: RegularizedNetwork, first: bool) -> list[Pass]
     return [*passes(network.projection, first), *passes(network.blocks), *passes(network.norm)]
 
 
+def _simba_v2(network: SimBaV2, first: bool) -> list[Pass]:
+    return [EmbeddingPass(network, first), *passes(network.blocks), FeatureNormPass(network)]
+
+
 def autograd_passes(module: nn.Module, first: bool) -> list[Pass]:
     """Leave a module to autograd, as part of a network that otherwise has hand-written passes.
 
@@ -212,7 +217,7 @@ PASSES: dict[type[nn.Module], MakePasses] = {
     SimBa: _sequential,
     BroNet: _sequential,
     LERPBlock: lambda block, first: [LERPBlockPass(block)],
-    SimBaV2: lambda network, first: [EmbeddingPass(network, first), *passes(network.blocks)],
+    SimBaV2: _simba_v2,
 }
 """Forms of modules in the accelerated engine, by exact type; a plug-in may add its own, or `autograd_passes`."""
 

@@ -81,8 +81,9 @@ class LERPBlock(nn.Module):
 class SimBaV2(nn.Module):
     """SimBa v2: embedding on the unit sphere, then `depth` blocks that interpolate to an MLP four times as wide.
 
-    The layer after it is the policy's own, linear with bias and unconstrained (SimBa v2's predictors are two more
-    hyperspherical layers). Weight decay means nothing to the weights on the sphere; it pulls at the scalers alone.
+    The layer after it is the policy's own, linear with bias and unconstrained, where SimBa v2's predictors are two more
+    hyperspherical layers. Such a layer hardly learns from features of norm 1, 1 / sqrt(width) each, so they are handed
+    over with `feature_norm`. Weight decay means nothing to the weights on the sphere; it pulls at the scalers alone.
     """
 
     @dataclass(frozen=True)
@@ -97,13 +98,15 @@ class SimBaV2(nn.Module):
         """Initial part of the way that a block moves the features, at most 1; 0: 1 / (depth + 1)."""
         alpha_scale: float = 0.0
         """Initial value of alpha's parameters; 0: 1 / sqrt(width)."""
+        feature_norm: float = 0.0
+        """Norm of the features that the next layer reads; 0: sqrt(width), as after a LayerNorm."""
 
         def __post_init__(self) -> None:
             if not 0 < self.shift < math.inf:
                 raise ConfigError(f"the option shift of simba-v2 is {self.shift}; it must be positive and finite")
             if not 0 <= self.alpha_init <= 1:
                 raise ConfigError(f"the option alpha_init of simba-v2 is {self.alpha_init}; it must lie in [0, 1]")
-            for name in ("scaler_init", "scaler_scale", "alpha_scale"):
+            for name in ("scaler_init", "scaler_scale", "alpha_scale", "feature_norm"):
                 value = getattr(self, name)
                 if not 0 <= value < math.inf:
                     raise ConfigError(
@@ -120,6 +123,7 @@ class SimBaV2(nn.Module):
         alpha = options.alpha_init or 1 / (depth + 1), options.alpha_scale or 1 / math.sqrt(width)
         self.num_features = width
         self.shift = options.shift
+        self.feature_norm = options.feature_norm or math.sqrt(width)
         self.projection = HypersphericalLinear(inputs + 1, width)
         self.scaler = Scaler(width, *scaler)
         self.blocks = nn.Sequential(*(LERPBlock(width, scaler, alpha) for _ in range(depth)))
@@ -131,4 +135,4 @@ class SimBaV2(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         direction = normalize(self.shifted(inputs), dim=-1, eps=EPS)
         features: Tensor = self.blocks(normalize(self.scaler(self.projection(direction)), dim=-1, eps=EPS))
-        return features
+        return features * self.feature_norm
