@@ -31,9 +31,9 @@ def test_simba_is_the_formula_written_by_hand() -> None:
 
 
 def test_simba_is_rn_but_for_the_epsilon_of_layer_norm_and_the_tails_of_initial_weights() -> None:
-    config = {"width": 32, "depth": 2}
-    simba = make_trunk(7, NetworkConfig(kind="simba", **config), "actor").double()
-    rn = make_trunk(7, NetworkConfig(kind="rn", **config), "actor").double()
+    simba, rn = (
+        make_trunk(7, NetworkConfig(kind=kind, width=32, depth=2), "actor").double() for kind in ("simba", "rn")
+    )
     assert isinstance(rn, RegularizedNetwork)
     assert count(simba) == count(rn)
     for one, other in zip(rn.parameters(), simba.parameters(), strict=True):

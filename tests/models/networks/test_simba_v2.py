@@ -32,7 +32,13 @@ def on_sphere(x: Array, layer: HypersphericalLinear) -> Array:
 
 def test_simba_v2_is_the_formula_written_by_hand() -> None:
     """With other numbers than the defaults, and with weights that an optimizer has moved off the sphere."""
-    options = {"shift": 2.0, "scaler_init": 0.7, "scaler_scale": 0.2, "alpha_init": 0.4, "alpha_scale": 0.1}
+    options: dict[str, Any] = {
+        "shift": 2.0,
+        "scaler_init": 0.7,
+        "scaler_scale": 0.2,
+        "alpha_init": 0.4,
+        "alpha_scale": 0.1,
+    }
     network = make(**options, feature_norm=3.0)
     shaken(network)
     x = np.random.default_rng(0).standard_normal((7, 5))

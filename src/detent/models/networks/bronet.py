@@ -19,6 +19,10 @@ class BroNet(nn.Sequential):
     LayerNorm bounds. The layer after it is the policy's own, orthogonal with the head's gain (BRO's is sqrt(2)).
     """
 
+    projection: nn.Linear
+    norm: nn.LayerNorm
+    blocks: nn.Sequential
+
     def __init__(self, inputs: int, config: NetworkConfig) -> None:
         self.num_features = config.width
         projection, norm = _normalized(inputs, config.width)

@@ -26,6 +26,10 @@ class SimBa(nn.Sequential):
     The layer after it is the policy's own, orthogonal with the head's gain (0.01 for the actor; SimBa's is 1).
     """
 
+    projection: nn.Linear
+    blocks: nn.Sequential
+    norm: nn.LayerNorm
+
     def __init__(self, inputs: int, config: NetworkConfig) -> None:
         self.num_features = config.width
         super().__init__(
