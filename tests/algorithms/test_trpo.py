@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import detent
 from detent.acceleration.update import AcceleratedCriticRegression
 from detent.algorithms.minibatch import CriticRegression
-from detent.algorithms.trpo import TRPO, conjugate_gradient
+from detent.algorithms.trpo import TRPO, ActorFunction, conjugate_gradient
 from detent.config import ActorConfig, Config, CriticConfig, HeadConfig, TRPOConfig, UpdateConfig
 from detent.config.presets import configure
 from detent.models.heads.base import Head
@@ -32,12 +32,16 @@ every_head = pytest.mark.parametrize("kind", ["categorical", "gaussian", "loss-s
 
 
 def make_rule(
-    kind: HeadKind = "categorical", accelerated: bool = False, layer: nn.Module | None = None, **trpo: Any
+    kind: HeadKind = "categorical",
+    accelerated: bool = False,
+    layer: nn.Module | None = None,
+    trunk: str = "rn",
+    **trpo: Any,
 ) -> TRPO:
     """TRPO on a small float64 policy whose outputs are not almost zero; chunks that divide nothing evenly."""
     config = Config(
         algo="trpo",
-        actor=ActorConfig(width=8, depth=1),
+        actor=ActorConfig(kind=trunk, width=8, depth=1),
         critic=CriticConfig(width=8),
         head=HeadConfig(kind=kind, bins=5),
         trpo=TRPOConfig(**{"chunk": 20, **trpo}),
@@ -87,6 +91,21 @@ def test_fisher_product_is_the_dense_hessian_of_the_kl(kind: HeadKind) -> None:
         expected = hessian @ vector + 0.25 * vector
         assert (hessian @ vector).abs().max() > 0.1
         torch.testing.assert_close(rule.fisher_product(batch, vector, 0.25), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("trunk", ["simba", "simba-v2", "bronet"])
+def test_fisher_product_of_every_trunk_is_the_dense_hessian_by_forward_mode(
+    trunk: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = make_rule(trunk=trunk)
+    batch = make_batch(rule)
+    old = rule.actor.flat.detach().clone()
+    vector = torch.randn(old.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    hessian: Any = torch.func.hessian(mean_kl(rule, batch, old))(old)
+    monkeypatch.delattr(ActorFunction, "_double_backward")
+    assert (hessian @ vector).abs().max() > 0.1
+    found = rule.fisher_product(batch, vector, 0.25)
+    torch.testing.assert_close(found, hessian @ vector + 0.25 * vector, rtol=1e-9, atol=1e-9)
 
 
 @every_head

@@ -702,8 +702,8 @@ def test_a_proposition_that_does_not_hold_is_exit_code_1(cli: Detent, monkeypatc
 
 
 def test_list_shows_what_there_is(cli: Detent) -> None:
-    ablations = {"loss-swap", "plain-d", "residual-d", "layernorm-d", "custom", "td3"}
-    assert set(one_json(cli("list", "variants", "--json"))) == {"rn-d", "rn-c", "mlp-d", "mlp-c"} | ablations
+    others = {"loss-swap", "plain-d", "residual-d", "layernorm-d", "custom", "td3", "simba-d", "simba-v2-d", "bronet-d"}
+    assert set(one_json(cli("list", "variants", "--json"))) == {"rn-d", "rn-c", "mlp-d", "mlp-c"} | others
     assert set(one_json(cli("list", "presets", "--json"))) == {"paper", "authors", "fast"}
     tasks = one_json(cli("list", "--json", "tasks"))
     assert set(tasks) >= {"Ant-v4", "HalfCheetah-v4", "Hopper-v4", "Humanoid-v4", "Walker2d-v4", "PushCube-v1"}

@@ -11,6 +11,7 @@ from detent.config import Config, presets, validate
 from detent.config.io import to_dict
 from detent.config.presets import PRESETS, configure, merged, nested, require_used, table
 from detent.errors import ConfigError
+from detent.models.networks import make_trunk
 
 VARIANTS = ("rn-d", "rn-c", "mlp-d", "mlp-c")
 
@@ -122,6 +123,22 @@ def test_variants_differ_in_network_and_head_only(preset: str) -> None:
         validate(other)
 
 
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize(("task", "obs"), [("Ant-v4", "state"), ("PushCube-v1", "state"), ("PushCube-v1", "rgb+state")])
+def test_networks_of_other_papers_have_the_size_of_rn(task: str, obs: str, preset: str) -> None:
+    if preset == "fast" and task == "PushCube-v1":
+        pytest.skip("fast has no settings for ManiSkill")
+    sizes = {}
+    for kind in ("rn", "simba", "simba-v2", "bronet"):
+        config = configure(task, preset=preset, variant=f"{kind}-d", overrides={"env.obs": obs})
+        assert config.actor.kind == kind
+        trunk = make_trunk(17, config.actor, "actor")
+        sizes[kind] = sum(parameter.numel() for parameter in trunk.blocks.parameters())
+    assert sizes["simba"] == sizes["rn"]
+    assert sizes["simba-v2"] == pytest.approx(sizes["rn"], rel=0.01)
+    assert sizes["bronet"] == pytest.approx(sizes["rn"], rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [
@@ -129,9 +146,9 @@ def test_variants_differ_in_network_and_head_only(preset: str) -> None:
         ({"variant": "rnd"}, "there is no variant 'rnd'; did you mean rn-d?"),
         (
             {"variant": "quantile"},
-            "there is no variant 'quantile'; valid: bang-bang, bang-off-bang, custom, layernorm-d, loss-swap, mlp-c, "
-            "mlp-d, plain-d, residual-d, rn-beta, rn-c, rn-coarse-fine, rn-d, rn-ordinal, rn-smooth, rn-squashed, "
-            "rn-unimodal, td3",
+            "there is no variant 'quantile'; valid: bang-bang, bang-off-bang, bronet-d, custom, layernorm-d, "
+            "loss-swap, mlp-c, mlp-d, plain-d, residual-d, rn-beta, rn-c, rn-coarse-fine, rn-d, rn-ordinal, rn-smooth, "
+            "rn-squashed, rn-unimodal, simba-d, simba-v2-d, td3",
         ),
     ],
 )

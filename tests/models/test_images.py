@@ -213,10 +213,12 @@ def test_gradient_diagnostics_leave_the_shared_encoder_out() -> None:
     assert torch.equal(rule.optimizer.flat[:own], flat)
 
 
-def test_both_engines_measure_the_same_gradients_and_move_the_encoder_alike() -> None:
+@pytest.mark.parametrize("trunk", ["rn", "mlp", "simba", "simba-v2", "bronet"])
+def test_both_engines_measure_the_same_gradients_and_move_the_encoder_alike(trunk: str) -> None:
     observation = observations(SIZE)
     observation["state"] = observation["state"].double()
-    policies = [make_policy().double(), make_policy().double()]
+    config = replace(CONFIG, actor=replace(CONFIG.actor, kind=trunk), critic=replace(CONFIG.critic, kind=trunk))
+    policies = [make_policy(config=config).double(), make_policy(config=config).double()]
     batch = make_rows(policies[0], observation)
     found = []
     rules: list[UpdateRule] = [

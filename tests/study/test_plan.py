@@ -17,6 +17,7 @@ from detent.study.plan import Study, flat, load_study, make_study, run_id, shipp
 
 GYM = ["Ant-v4", "HalfCheetah-v4", "Hopper-v4", "Humanoid-v4", "Walker2d-v4"]
 FOUR = ["mlp-c", "mlp-d", "rn-c", "rn-d"]
+NETWORKS = ["bronet-d", "mlp-d", "rn-d", "simba-d", "simba-v2-d"]
 BINS = [11, 21, 41, 61, 101, 201, 401, 801, 1001]
 SMALL: dict[str, Any] = {"tasks": ["Ant-v4"], "variants": ["rn-d"]}
 MANISKILL = ["algorithms", "bins", "loss-swap", "maniskill-rgb", "maniskill-state", "off-policy", "width"]
@@ -203,15 +204,16 @@ def test_shipped_studies_say_what_they_are_and_what_they_cite() -> None:
         "gradient-variance",
         "gym-main",
         "gym-small",
+        "networks",
+        "networks-small",
         "runtime",
         "smoke",
     }
     for name in named:
         content = table(f"studies/{name}")
         assert content["description"], name
-        assert (
-            name in ("smoke", "critics", "critics-small") or "figure" in content["cites"] or "table" in content["cites"]
-        ), name
+        beyond_the_paper = name == "smoke" or name.startswith(("actors", "critics", "many-bins", "networks"))
+        assert beyond_the_paper or "figure" in content["cites"] or "table" in content["cites"], name
     assert load_study("_tiny").runs
 
 
@@ -222,6 +224,8 @@ def test_shipped_studies_say_what_they_are_and_what_they_cite() -> None:
         ("gradient-variance", 5 * 4 * 5, {"task": GYM, "variant": FOUR}),
         ("components", 5 * 4 * 5, {"task": GYM, "variant": ["layernorm-d", "plain-d", "residual-d", "rn-d"]}),
         ("runtime", (9 + 5 * 4 - 1) * 5, {"task": GYM, "variant": FOUR, "head.bins": BINS}),
+        ("networks", 5 * 5 * 5, {"task": GYM, "variant": NETWORKS, "steps": [5_000_000]}),
+        ("networks-small", 5 * 2, {"task": ["HalfCheetah-v4"], "variant": NETWORKS, "steps": [200_000]}),
         (
             "gym-small",
             3 * 4 * 3,
@@ -229,7 +233,9 @@ def test_shipped_studies_say_what_they_are_and_what_they_cite() -> None:
         ),
     ],
 )
-def test_shipped_gymnasium_studies_are_the_papers(name: str, runs: int, axes: dict[str, list[Any]]) -> None:
+def test_shipped_gymnasium_studies_have_their_tasks_and_variants(
+    name: str, runs: int, axes: dict[str, list[Any]]
+) -> None:
     study = load_study(name)
     assert len(study.runs) == runs
     for axis, expected in axes.items():

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from detent.acceleration.worker_group import WorkerGroup, shared_zeros
 from detent.algorithms.flat import attach, attach_gradient
 from detent.algorithms.gradient_variance import GradientVariance, Group
+from detent.algorithms.optimizer import constrained
 from detent.config import UpdateConfig
 
 
@@ -16,7 +17,8 @@ class FlatAdam:
 
     Clipping, the step and the gradient statistics are then one operation each, however many layers there are. In a
     group, each process computes the gradient of its shard of the minibatch and steps its shard of the parameters. The
-    first `watched` entries are the actor's, whose gradient `GradientVariance` observes.
+    first `watched` entries are the actor's, whose gradient `GradientVariance` observes. After each step the processes
+    share the calls of `after_step` among them, module by module, since a shard may end within a layer.
     """
 
     def __init__(
@@ -26,6 +28,7 @@ class FlatAdam:
         self._parameters = list(module.parameters())
         self._config, self.watched = config, watched
         self.learning_rate = config.learning_rate
+        self._constrained = constrained(module)
         like = torch.cat([p.detach().flatten() for p in self._parameters])
         self.flat, self._exp_avg, self._exp_avg_sq = (self._buffer(like) for _ in range(3))
         self.flat.copy_(like)
@@ -85,6 +88,10 @@ class FlatAdam:
             maximize=False,
         )
         group.barrier()
+        if self._constrained:
+            for module in self._constrained[group.rank :: group.size]:
+                module.after_step()
+            group.barrier()
         return norm
 
     def state(self) -> dict[str, Tensor]:

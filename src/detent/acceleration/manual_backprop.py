@@ -7,15 +7,22 @@ every pass with autograd.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from detent.models.networks.trunks import MLP, Block, RegularizedNetwork, Tanh
+from detent.acceleration.hyperspherical_backprop import EmbeddingPass, FeatureNormPass, LERPBlockPass
+from detent.models.networks.bronet import BroNet
+from detent.models.networks.simba import SimBa
+from detent.models.networks.simba_v2 import LERPBlock, SimBaV2
+from detent.models.networks.trunks import MLP, Block, RegularizedNetwork, Residual, Tanh
 
 _aten = torch.ops.aten
+MakePasses: TypeAlias = Callable[[Any, bool], "list[Pass]"]
+"""Makes the passes of a module; the flag says that it is the first of a network, whose input needs no gradient."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -102,18 +109,38 @@ class LayerNormPass:
         return moved
 
 
-class BlockPass:
-    def __init__(self, block: Block) -> None:
-        self._change = FusedChain([*passes(block.norm), *passes(block.expand), ReLUPass(), *passes(block.contract)])
-        self._residual = block.residual
+class ResidualPass:
+    def __init__(self, change: list[Pass]) -> None:
+        self._change = FusedChain(change)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        change = self._change.forward(inputs)
-        return change.add_(inputs) if self._residual else change
+        return self._change.forward(inputs).add_(inputs)
 
     def backward(self, gradient: Tensor) -> Tensor:
-        moved = self._change.backward(gradient)
-        return moved.add_(gradient) if self._residual else moved
+        return self._change.backward(gradient).add_(gradient)
+
+
+class AutogradPass:
+    """A module that autograd differentiates."""
+
+    def __init__(self, module: nn.Module, first: bool) -> None:
+        self._module, self._parameters, self._first = module, list(module.parameters()), first
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self._inputs = inputs.detach().requires_grad_(not self._first)
+        with torch.enable_grad():
+            self._outputs: Tensor = self._module(self._inputs)
+        outputs: Tensor = self._outputs.detach()
+        return outputs
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        sources = [*self._parameters, *([] if self._first else [self._inputs])]
+        gradients = torch.autograd.grad(self._outputs, sources, gradient, allow_unused=True, materialize_grads=True)
+        for parameter, own_gradient in zip(self._parameters, gradients, strict=False):
+            assert parameter.grad is not None
+            parameter.grad.copy_(own_gradient)
+        moved: Tensor = gradients[-1]
+        return moved
 
 
 class FusedChain:
@@ -143,26 +170,56 @@ def fuse(network: nn.Module, input_gradient: bool = False) -> FusedChain:
 
 def passes(module: nn.Module, first: bool = False) -> list[Pass]:
     """Return the passes of a module, looked up by exact type because a subclass may compute something else."""
-    if type(module) is nn.Linear:
-        return [LinearPass(module, first)]
-    if type(module) is Tanh:
-        return [TanhPass()]
-    if type(module) is nn.ReLU:
-        return [ReLUPass()]
-    if type(module) is nn.LayerNorm:
-        return [LayerNormPass(module)]
-    if type(module) is nn.Identity:
-        return []
-    if type(module) is Block:
-        return [BlockPass(module)]
-    if type(module) is RegularizedNetwork:
-        return [*passes(module.projection, first), *passes(module.blocks), *passes(module.norm)]
-    if type(module) in (nn.Sequential, MLP):
-        found: list[Pass] = []
-        for part in module.children():
-            found += passes(part, first and not found)
-        return found
-    raise TypeError(f"{type(module).__name__} has no hand-written pass")
+    if type(module) not in PASSES:
+        raise TypeError(f"{type(module).__name__} has no hand-written pass")
+    return PASSES[type(module)](module, first)
+
+
+def _sequential(module: nn.Sequential, first: bool) -> list[Pass]:
+    found: list[Pass] = []
+    for part in module:
+        found += passes(part, first and not found)
+    return found
+
+
+def _block(block: Block, first: bool) -> list[Pass]:
+    change = [*passes(block.norm), *passes(block.expand), ReLUPass(), *passes(block.contract)]
+    return [ResidualPass(change)] if block.residual else change
+
+
+def _regularized_network(network: RegularizedNetwork, first: bool) -> list[Pass]:
+    return [*passes(network.projection, first), *passes(network.blocks), *passes(network.norm)]
+
+
+def _simba_v2(network: SimBaV2, first: bool) -> list[Pass]:
+    return [EmbeddingPass(network, first), *passes(network.blocks), FeatureNormPass(network)]
+
+
+def autograd_passes(module: nn.Module, first: bool) -> list[Pass]:
+    """Leave a module to autograd, as part of a network that otherwise has hand-written passes.
+
+    For modules whose outputs depend on nothing but inputs and parameters: no dropout, no statistics of the batch.
+    """
+    return [AutogradPass(module, first)]
+
+
+PASSES: dict[type[nn.Module], MakePasses] = {
+    nn.Linear: lambda layer, first: [LinearPass(layer, first)],
+    nn.ReLU: lambda layer, first: [ReLUPass()],
+    nn.LayerNorm: lambda layer, first: [LayerNormPass(layer)],
+    nn.Identity: lambda layer, first: [],
+    nn.Sequential: _sequential,
+    Tanh: lambda layer, first: [TanhPass()],
+    Residual: lambda module, first: [ResidualPass(_sequential(module, False))],
+    Block: _block,
+    RegularizedNetwork: _regularized_network,
+    MLP: _sequential,
+    SimBa: _sequential,
+    BroNet: _sequential,
+    LERPBlock: lambda block, first: [LERPBlockPass(block)],
+    SimBaV2: _simba_v2,
+}
+"""Forms of modules in the accelerated engine, by exact type; a plug-in may add its own, or `autograd_passes`."""
 
 
 def has_hooks(network: nn.Module) -> bool:

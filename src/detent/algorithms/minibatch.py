@@ -43,7 +43,7 @@ class MinibatchUpdate:
     def __init__(self, policy: Policy, policy_loss: PolicyLoss, config: UpdateConfig) -> None:
         self._policy, self._policy_loss, self._config = policy, policy_loss, config
         watched = [*policy.head.parameters(), *policy.actor.parameters()]
-        self.optimizer = AdamOptimizer(list(policy.parameters()), config, watched)
+        self.optimizer = AdamOptimizer(list(policy.parameters()), config, watched, [policy])
 
     def update(
         self, batch: Batch, learning_rate: float, generator: Generator, extra_scalars: Metrics | None = None
@@ -84,7 +84,8 @@ class CriticRegression:
 
     def __init__(self, policy: Policy, config: UpdateConfig) -> None:
         self._policy, self._config = policy, config
-        self.optimizer = AdamOptimizer([*policy.critic.parameters(), *policy.critic_head.parameters()], config)
+        parts = [policy.critic, policy.critic_head]
+        self.optimizer = AdamOptimizer([p for part in parts for p in part.parameters()], config, modules=parts)
 
     def update(
         self, batch: Batch, learning_rate: float, generator: Generator, extra_scalars: Metrics | None = None

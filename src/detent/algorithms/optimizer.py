@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -27,17 +28,39 @@ class Optimizer(Protocol):
         ...
 
 
+@runtime_checkable
+class AfterStep(Protocol):
+    """A module whose parameters obey a constraint, which each step of an optimizer breaks a little."""
+
+    def after_step(self) -> None:
+        """Restore the constraint, in place."""
+        ...
+
+
+def constrained(*modules: nn.Module) -> list[AfterStep]:
+    """Return the modules inside `modules` that have an `after_step`."""
+    return [part for module in modules for part in module.modules() if isinstance(part, AfterStep)]
+
+
 class AdamOptimizer:
-    """torch's Adam on the trainable parameters; `GradientVariance` observes the gradients of those in `watched`."""
+    """torch's Adam on the trainable parameters; `GradientVariance` observes the gradients of those in `watched`.
+
+    After each step it calls `after_step` of what `modules` contain.
+    """
 
     def __init__(
-        self, parameters: list[nn.Parameter], config: UpdateConfig, watched: list[nn.Parameter] | None = None
+        self,
+        parameters: list[nn.Parameter],
+        config: UpdateConfig,
+        watched: list[nn.Parameter] | None = None,
+        modules: Sequence[nn.Module] = (),
     ) -> None:
         self.group: Group = SingleProcess()
         self.learning_rate = config.learning_rate
         self._config = config
         self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self._watched = [parameter for parameter in watched or [] if parameter.requires_grad]
+        self._constrained = constrained(*modules)
         self._adam = torch.optim.Adam(
             self._parameters, lr=config.learning_rate, eps=config.adam_eps, weight_decay=config.weight_decay
         )
@@ -63,6 +86,8 @@ class AdamOptimizer:
         for group in self._adam.param_groups:
             group["lr"] = self.learning_rate
         self._adam.step()
+        for module in self._constrained:
+            module.after_step()
         return norm
 
     def state(self) -> dict[str, Tensor]:

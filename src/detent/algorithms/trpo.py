@@ -16,6 +16,7 @@ from detent.algorithms.flat import attach, attach_gradient, views
 from detent.algorithms.gradient_variance import GradientVariance
 from detent.algorithms.losses import Metrics
 from detent.algorithms.minibatch import CriticRegression
+from detent.algorithms.optimizer import constrained
 from detent.config import Config
 from detent.models.policy import Policy
 from detent.rollouts.batch import Batch, normalized_advantages
@@ -146,6 +147,7 @@ class TRPO:
         self.critic = critic or CriticRegression(policy, config.update)
         # The actor's own parameters come first, followed by those of a shared encoder.
         self._watched = self.actor.gradient[: policy.num_actor_parameters]
+        self._constrained = constrained(policy.head, policy.actor, policy.encoder)
 
     def update(
         self, batch: Batch, learning_rate: float, generator: Generator, extra_scalars: Metrics | None = None
@@ -247,6 +249,8 @@ class TRPO:
                 self.actor.flat.copy_(old)
                 return 0.0, measured
             if measured.kl <= self._config.max_kl and measured.surrogate > surrogate:
+                for module in self._constrained:
+                    module.after_step()
                 return fraction, measured
             fraction = self._shorter(fraction, measured.kl) if self._config.calibrated else coef ** (i + 1)
         self.actor.flat.copy_(old)

@@ -55,19 +55,20 @@ class EnvConfig:
 @dataclass(frozen=True)
 class NetworkConfig:
     kind: str = "rn"
-    """Trunk: `rn`, the regularized residual network; `mlp`, a plain multi-layer perceptron; or a plug-in."""
+    """Trunk: `rn`, the regularized residual network; `mlp`, a plain multi-layer perceptron; `simba`, `simba-v2` or
+    `bronet`, residual networks of other papers; or a plug-in."""
     width: int = 256
-    """Hidden width (an rn block widens it four times inside)."""
+    """Hidden width (blocks of rn, simba and simba-v2 widen it four times inside)."""
     depth: int = 2
-    """Residual blocks of an rn, hidden layers of an mlp."""
+    """Hidden layers of an mlp, residual blocks of the other networks."""
     activation: Literal["tanh", "relu"] = "tanh"
-    """Activation of an mlp (rn blocks always use ReLU, as in the paper)."""
+    """mlp only: activation (the blocks of the other networks always use ReLU, as in their papers)."""
     layer_norm: bool = True
     """rn only: LayerNorm before each block and before the head."""
     residual: bool = True
     """rn only: skip connection around each block."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Options of a trunk plug-in."""
+    """Options of simba-v2 (shift, alpha_init, ...; docs/networks.md) or of a trunk plug-in."""
 
     def __post_init__(self) -> None:
         section = type(self).__name__.removesuffix("Config").lower()
@@ -78,7 +79,7 @@ class NetworkConfig:
 @dataclass(frozen=True)
 class ActorConfig(NetworkConfig):
     width: int = 256
-    """Hidden width (an rn block widens it four times inside)."""
+    """Hidden width (blocks of rn, simba and simba-v2 widen it four times inside)."""
 
 
 @dataclass(frozen=True)

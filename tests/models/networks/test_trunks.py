@@ -6,40 +6,13 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
+from by_hand import Array, affine, array, count, layer_norm, shaken
 from scipy import stats
-from torch import Tensor, nn
+from torch import nn
 
 from detent.config import NetworkConfig
 from detent.models.networks import make_trunk
 from detent.models.networks.trunks import MLP, Block, RegularizedNetwork, linear
-
-Array = NDArray[np.float64]
-
-
-def shaken(module: nn.Module) -> nn.Module:
-    """The module in float64 with every parameter moved, also those that start at 0 or 1."""
-    generator = torch.Generator().manual_seed(0)
-    for parameter in module.double().parameters():
-        parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-    return module
-
-
-def array(parameter: Tensor) -> Array:
-    values: Array = parameter.detach().numpy()
-    return values
-
-
-def affine(x: Array, layer: nn.Linear) -> Array:
-    return x @ array(layer.weight).T + array(layer.bias)
-
-
-def layer_norm(x: Array, layer: nn.Module) -> Array:
-    assert isinstance(layer, nn.LayerNorm)
-    centered = x - x.mean(-1, keepdims=True)
-    scaled = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5)
-    out: Array = scaled * array(layer.weight) + array(layer.bias)
-    return out
 
 
 def block_by_hand(x: Array, block: Block, norm: bool, residual: bool) -> Array:
@@ -88,10 +61,6 @@ def test_depth_zero_is_a_linear_policy_or_a_bare_projection() -> None:
     assert isinstance(bare, RegularizedNetwork)
     assert torch.equal(bare(x), bare.projection(x))
     assert bare.num_features == 6
-
-
-def count(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def test_parameter_counts_are_those_of_the_architecture() -> None:

@@ -3,7 +3,7 @@
 A trunk is constructed with its number of inputs and a `NetworkConfig`, maps `[B, inputs]` to `[B, num_features]` and
 exposes `num_features`. An encoder is constructed with an `ObservationSpec` and an `EncoderConfig`, maps a normalized
 observation to `[B, num_features]` and exposes `num_features`. Both also receive their own `Options` if they define such
-a dataclass.
+a dataclass. Any module inside may define `after_step()`, which is called after each step of the optimizer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from detent.spec import ObservationSpec
 TRUNKS = Registry(
     "trunk",
     "detent.trunks",
-    {"rn": "detent.models.networks.trunks:RegularizedNetwork", "mlp": "detent.models.networks.trunks:MLP"},
+    {
+        "rn": "detent.models.networks.trunks:RegularizedNetwork",
+        "mlp": "detent.models.networks.trunks:MLP",
+        "simba": "detent.models.networks.simba:SimBa",
+        "simba-v2": "detent.models.networks.simba_v2:SimBaV2",
+        "bronet": "detent.models.networks.bronet:BroNet",
+    },
     base="torch.nn:Module",
 )
 ENCODERS = Registry(

@@ -42,6 +42,16 @@ def _he_linear(inputs: int, outputs: int) -> nn.Linear:
     return layer
 
 
+class Residual(nn.Sequential):
+    """`h + f(h)`, where f is the sequence of the given layers."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        change = inputs
+        for layer in self:
+            change = layer(change)
+        return inputs + change
+
+
 class MLP(nn.Sequential):
     """`depth` hidden layers of `width`."""
 
