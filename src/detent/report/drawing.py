@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -70,12 +70,16 @@ def draw(figure: Figure, *paths: Path, palette: Colors | None = None, width: flo
     `width` in inches makes it a figure for print, to be included at that width.
     """
     look = screen_look(figure) if width is None else print_look(figure, width)
-    canvas = _canvas(figure, palette or colors(figure.keys), look)
+    save(_canvas(figure, palette or colors(figure.keys), look), figure.name, paths)
+
+
+def save(canvas: Canvas, name: str, paths: Iterable[Path]) -> None:
+    """Write a canvas to files, their format given by the extension; `name` makes the ids in an SVG reproducible."""
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
         # Fonts of type 42 are embedded as outlines that publishers accept, which the default type 3 is not.
-        with matplotlib.rc_context({"svg.hashsalt": figure.name, "pdf.fonttype": 42}):
+        with matplotlib.rc_context({"svg.hashsalt": name, "pdf.fonttype": 42}):
             canvas.savefig(path, metadata=metadata)
 
 
