@@ -49,8 +49,10 @@ class Twice(nn.Module):
         return features
 
 
-def described(variant: str, spec: EnvSpec = CHEETAH, task: str = "HalfCheetah-v4", **overrides: Any) -> Architecture:
-    return describe(Policy(spec, configure(task, variant=variant, overrides=overrides)))
+def described(
+    variant: str, overrides: dict[str, Any] | None = None, spec: EnvSpec = CHEETAH, task: str = "HalfCheetah-v4"
+) -> Architecture:
+    return describe(Policy(spec, configure(task, variant=variant, overrides=overrides or {})))
 
 
 def actor(architecture: Architecture) -> list[Layer]:
@@ -101,7 +103,7 @@ def test_components_that_are_left_out_are_not_described(variant: str, adds: int,
 
 def test_images_and_state_are_two_branches_that_a_concatenation_joins() -> None:
     spec = EnvSpec(ObservationSpec(25, image=(128, 128, 3)), ACTION)
-    architecture = described("rn-d", spec, "PushCube-v1", **{"env.obs": "rgb+state", "encoder.width": 256})
+    architecture = described("rn-d", {"env.obs": "rgb+state", "encoder.width": 256}, spec, "PushCube-v1")
     encoder = [layer for layer in architecture.layers if layer.part == "observation"]
     # 128 -> 31 -> 14 -> 12 pixels.
     sizes = [32 * 3 * 64 + 32, 64 * 32 * 16 + 64, 64 * 64 * 9 + 64, 64 * 144 * 256 + 256, 25 * 256 + 256]
@@ -118,7 +120,7 @@ def test_images_and_state_are_two_branches_that_a_concatenation_joins() -> None:
 
 
 def test_a_trunk_of_a_plug_in_is_followed_through_branches_residuals_and_gates() -> None:
-    architecture = described("custom", **{"actor.kind": f"{__name__}:Gated"})
+    architecture = described("custom", {"actor.kind": f"{__name__}:Gated"})
     start, *rest = (index for index, layer in enumerate(architecture.layers) if layer.part == "actor")
     found = [(layer.kind, [source - start for source in layer.sources]) for layer in actor(architecture)[: len(rest)]]
     assert found == [
@@ -140,7 +142,7 @@ def test_a_trunk_of_a_plug_in_is_followed_through_branches_residuals_and_gates()
 
 
 def test_a_layer_that_runs_twice_is_counted_once() -> None:
-    layers = actor(described("custom", **{"actor.kind": f"{__name__}:Twice"}))
+    layers = actor(described("custom", {"actor.kind": f"{__name__}:Twice"}))
     assert [(layer.name, layer.parameters) for layer in layers[:2]] == [
         ("actor.0.layer", 17 * 18),
         ("actor.0.layer", 0),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from detent.cli import main
 from detent.errors import ConfigError
 from detent.report import draw, load, tables
 from detent.report import figures as make
-from detent.report.latex import booktabs, escaped
+from detent.report.latex import booktabs, escaped, latex_tables
 from detent.report.printing import inches, only_groups
 
 Make = Callable[..., Path]
@@ -119,8 +121,9 @@ def test_latex_has_scores_with_intervals_and_runs(study: Path, tmp_path: Path) -
     assert main(["report", str(study), "--figures", "intro", "--out", str(tmp_path / "out")]) == 0
     text = (tmp_path / "out" / "tables" / "scores-ppo.tex").read_text()
     assert "Task & rn-d & rn-c & mlp-d & mlp-c \\\\" in text
-    assert "Ant-v4 & 0.90 [0.90, 0.90] (2) & 0.80 [0.80, 0.80] (2) &" in text
-    assert "Mean of 2 gym tasks & 0.90 [0.90, 0.90] (4) &" in text
+    assert "Ant-v4 & 0.90 (2) & 0.80 (2) &" in text
+    assert " & {\\scriptsize [0.90, 0.90]} & {\\scriptsize [0.80, 0.80]} &" in text
+    assert "Mean of 2 gym tasks & 0.90 (4) &" in text
     assert text.count("{") == text.count("}")
     runtime = (tmp_path / "out" / "tables" / "runtime.tex").read_text()
     assert "\\textit{mean of 2 gym tasks}" in runtime
@@ -138,7 +141,59 @@ def test_a_sweep_alone_is_tabled_as_well(tmp_path: Path, make_run: Make) -> None
         make_run(tmp_path / "runs" / str(bins), [0.0, 1.0], overrides={"head.bins": bins})
     assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]) == 0
     text = (tmp_path / "out" / "tables" / "scores-ppo.tex").read_text()
-    assert "Task & rn-d $\\cdot$ 11 bins & rn-d $\\cdot$ 101 bins \\\\" in text
+    assert "Task & \\shortstack{rn-d \\\\ 11 bins} & \\shortstack{rn-d \\\\ 101 bins} \\\\" in text
+
+
+def test_groups_with_long_names_have_a_line_each_and_tasks_a_column(tmp_path: Path, make_run: Make) -> None:
+    names = make_long_names(tmp_path, make_run)
+    text = latex(tmp_path)["scores-ppo"]
+    assert "Actor & Ant-v4 & Hopper-v4 & \\shortstack{Mean of \\\\ 2 gym tasks} \\\\" in text
+    for name in names:
+        assert escaped(name) in text, "in full, whatever its length"
+
+
+def make_long_names(path: Path, make_run: Make) -> list[str]:
+    """Make runs whose groups have names of several settings; return the names."""
+    names = []
+    for number, gamma in enumerate((0.9, 0.95, 0.97, 0.98, 0.999)):
+        names.append(f"rn-d · gamma {gamma} · entropy coef 0.0{number + 1} · max grad norm 0.{number + 1}")
+        changes = {"advantage.gamma": gamma, "update.entropy_coef": (number + 1) / 100}
+        changes |= {"update.max_grad_norm": (number + 1) / 10}
+        for task in ("Ant-v4", "Hopper-v4"):
+            for seed in (1, 2):
+                out = path / "runs" / f"{task}-{number}-{seed}"
+                make_run(out, [0.0, 1.0 + seed], task=task, seed=seed, overrides=changes)
+    return names
+
+
+def latex(path: Path) -> dict[str, str]:
+    results = load(path / "runs")
+    return latex_tables(tables(results), {run.group for run in results.runs})
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="there is no pdflatex here (texlive-latex-recommended)")
+@pytest.mark.parametrize("names", ["short", "long"])
+def test_latex_compiles_and_fits_the_page(names: str, study: Path, tmp_path: Path, make_run: Make) -> None:
+    if names == "long":
+        make_long_names(tmp_path, make_run)
+    else:
+        study.rename(tmp_path / "runs")
+    made = latex(tmp_path)
+    for name, text in made.items():
+        (tmp_path / f"{name}.tex").write_text(text)
+    inputs = "".join(f"\\input{{{name}}}\n" for name in made)
+    # The narrowest text among the large conferences', in one column.
+    width = "\\usepackage[textwidth=5.5in,textheight=9in]{geometry}\n"
+    document = (
+        f"\\documentclass{{article}}\n\\usepackage{{booktabs}}\n{width}\\begin{{document}}\n{inputs}\\end{{document}}\n"
+    )
+    (tmp_path / "paper.tex").write_text(document)
+    words = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "Overfull" not in done.stdout
+    assert "Float too large" not in done.stdout
 
 
 def test_a_setting_that_differs_is_shown_with_who_has_which_value(study: Path) -> None:
@@ -162,7 +217,8 @@ def test_latex_escapes_what_is_special_and_rules_stand_between_blocks() -> None:
     assert escaped("50% of a_b · {x}\\") == r"50\% of a\_b $\cdot$ \{x\}\textbackslash{}"
     text = booktabs(["A", "B"], [[["1", "2"]], [], [["3", "4"]]], "Caption.", "name")
     assert text == (
-        "\\begin{table}\n  \\centering\n  \\caption{Caption.}\n  \\label{tab:name}\n  \\begin{tabular}{lc}\n"
+        "\\begin{table}\n  \\centering\n  \\small\n  \\setlength{\\tabcolsep}{4pt}\n"
+        "  \\setlength{\\abovetopsep}{3pt}\n  \\caption{Caption.}\n  \\label{tab:name}\n  \\begin{tabular}{lc}\n"
         "    \\toprule\n    A & B \\\\\n    \\midrule\n    1 & 2 \\\\\n    \\midrule\n    3 & 4 \\\\\n"
         "    \\bottomrule\n  \\end{tabular}\n\\end{table}\n"
     )
