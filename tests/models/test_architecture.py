@@ -32,7 +32,7 @@ class Gated(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         start = self.start(inputs) * self.scale
         both = torch.cat([self.left(start).tanh(), nn.functional.relu(self.right(start))], dim=-1)
-        mixed = start + both
+        mixed: Tensor = start + both
         return mixed * mixed.sigmoid()
 
 

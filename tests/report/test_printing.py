@@ -6,10 +6,12 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import matplotlib.text
+import numpy as np
 import pytest
 from matplotlib.figure import Figure as Canvas
 
@@ -19,6 +21,7 @@ from detent.report import draw, load, tables
 from detent.report import figures as make
 from detent.report.latex import booktabs, escaped, latex_tables
 from detent.report.printing import inches, only_groups
+from detent.report.spec import Axis, Figure, Panel, Series
 
 Make = Callable[..., Path]
 
@@ -73,6 +76,50 @@ def test_a_printed_figure_has_its_width_readable_type_and_embedded_fonts(
             title = axes.title.get_window_extent()
             assert title.x0 >= 0
             assert title.x1 <= canvas.bbox.x1, axes.get_title()
+
+
+def require_apart(texts: list[matplotlib.text.Text]) -> None:
+    """Fail if two texts that are shown overlap."""
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_text() and text.get_visible()]
+    for (one, box), (other, another) in combinations(boxes, 2):
+        assert not box.overlaps(another), (one, other)
+
+
+@pytest.mark.parametrize("width", [3.25, 6.75])
+def test_names_of_compared_groups_do_not_cover_each_other(width: float, tmp_path: Path, figures: list[Canvas]) -> None:
+    groups = ["mlp-d", "mlp-d · calibrated True · damping 10.0", "mlp-c · max kl 0.1", "mlp-c"]
+    at = [np.array([float(number)]) for number in range(4)]
+    series = [Series("rn-d", f"rn-d > {group}", np.array([0.5]), y) for group, y in zip(groups, at, strict=True)]
+    long = [Series("rn-d", f"{groups[1]} > {group}", np.array([0.5]), y) for group, y in zip(groups, at, strict=True)]
+    axes = Axis("probability", "share"), Axis("")
+    panels = (
+        Panel("Short", *axes, tuple(series)),
+        Panel("Long", *axes, tuple(long)),
+        Panel("One", *axes, (series[0],)),
+    )
+    draw(Figure("improvement", "", "", panels, kind="intervals"), tmp_path / "figure.pdf", width=width)
+    for place in figures[-1].axes[:3]:
+        require_apart(place.get_yticklabels())
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.3, 8.0), (4e-6, 5e-5), (2.1e2, 2.9e2), (2.1e-5, 2.2e-5), (1e-7, 1e3)])
+def test_a_logarithmic_axis_has_labels_that_stand_apart(
+    low: float, high: float, tmp_path: Path, figures: list[Canvas]
+) -> None:
+    series = Series("rn-d", "rn-d", np.array([0.0, 1e6]), np.array([low, high]))
+    panel = Panel("HalfCheetah-v4, TRPO", Axis("environment steps", "steps"), Axis("trace", log=True), (series,))
+    draw(Figure("gradient-variance", "", "", (panel,) * 4), tmp_path / "figure.pdf", width=3.25)
+    for axes in figures[-1].axes:
+        bottom, top = axes.get_ylim()
+        labels = [
+            label
+            for label, tick in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True)
+            if bottom <= tick <= top and label.get_text()
+        ]
+        assert labels
+        require_apart(labels)
+        assert not any(label.get_text() for label in axes.get_yticklabels(minor=True))
+        assert axes.title.get_window_extent().x1 <= figures[-1].bbox.x1
 
 
 def test_a_printed_figure_is_the_same_bytes_again(study: Path, tmp_path: Path) -> None:
@@ -156,9 +203,9 @@ def make_long_names(path: Path, make_run: Make) -> list[str]:
     """Make runs whose groups have names of several settings; return the names."""
     names = []
     for number, gamma in enumerate((0.9, 0.95, 0.97, 0.98, 0.999)):
-        names.append(f"rn-d · gamma {gamma} · entropy coef 0.0{number + 1} · max grad norm 0.{number + 1}")
+        names.append(f"rn-d · gamma {gamma} · entropy coef 0.0{number + 1} · max grad norm {(number + 1) / 20}")
         changes = {"advantage.gamma": gamma, "update.entropy_coef": (number + 1) / 100}
-        changes |= {"update.max_grad_norm": (number + 1) / 10}
+        changes |= {"update.max_grad_norm": (number + 1) / 20}
         for task in ("Ant-v4", "Hopper-v4"):
             for seed in (1, 2):
                 out = path / "runs" / f"{task}-{number}-{seed}"
