@@ -237,7 +237,7 @@ def _scale(axes: Axes, panel: Panel, look: Look) -> None:
 
 
 def _label_decades(axes: Axes) -> None:
-    """Label the powers of ten on a logarithmic axis; if there are not two, also 2 and 5 times them, or round numbers."""
+    """Label the powers of ten on a logarithmic axis; if it has fewer than two, 2 and 5 times them or round numbers."""
     low, high = axes.get_ylim()
     powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
     axes.yaxis.set_minor_formatter(NullFormatter())
