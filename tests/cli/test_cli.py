@@ -155,6 +155,7 @@ def test_help_names_every_command(cli: Detent) -> None:
         ("eval", ["--checkpoint", "best, latest or a step number"]),
         ("video", ["--max-steps"]),
         ("diagnose", ["--rollouts", "best, latest or a step number"]),
+        ("draw", ["--width", "best, latest or a step number"]),
         ("bench", ["--under-load", "--full", "--repeats"]),
         ("list", ["variants"]),
         ("doctor", ["--json"]),
@@ -169,7 +170,7 @@ def test_each_command_explains_its_flags(command: str, words: list[str], cli: De
 
 def test_an_unknown_command_names_the_nearest(cli: Detent) -> None:
     assert cli("trian", "Hopper-v4") == Outcome(2, "", "detent: there is no command 'trian'; did you mean train?\n")
-    assert "valid: bench, diagnose, doctor, eval, list, proposition, report, study, train, video" in cli("x").err
+    assert "valid: bench, diagnose, doctor, draw, eval, list, proposition, report, study, train, video" in cli("x").err
 
 
 # Where settings come from.
@@ -658,6 +659,45 @@ def test_eval_without_json_is_a_table(trained: Path, cli: Detent) -> None:
     ):
         assert text in outcome.out
     assert "\x1b" not in outcome.out
+
+
+def test_draw_writes_the_diagram_and_lists_every_layer(trained: Path, tmp_path: Path, cli: Detent) -> None:
+    outcome = cli("draw", trained, "--out", tmp_path / "figures" / "network", "--width 8.5cm")
+    assert (outcome.code, outcome.err) == (0, "")
+    for ending in ("svg", "pdf"):
+        path = tmp_path / "figures" / f"network.{ending}"
+        assert path.stat().st_size > 1000
+        assert str(path) in outcome.out.splitlines()
+    policy = detent.load(trained)
+    total = sum(parameter.numel() for parameter in policy.parameters())
+    assert outcome.out.splitlines()[-3].endswith(f"total {total:,}")
+    for name in ("normalizer", "projection", "RegularizedNetwork", "LayerNorm", "CategoricalHead 41 bins", "action"):
+        assert name in outcome.out
+
+
+def test_draw_says_it_in_one_line_of_json_as_well(run: Path, cli: Detent) -> None:
+    report = one_json(cli("draw", run, "--checkpoint latest --json"))
+    assert report["files"] == [str(run / "network.svg"), str(run / "network.pdf")]
+    assert (report["run"], report["task"], report["variant"], report["step"]) == (str(run), TARGET, "rn-d", 544)
+    assert report["layers"][-2]["name"] == "critic_head"
+    assert report["parameters"]["total"] == sum(layer["parameters"] for layer in report["layers"])
+
+
+def test_draw_refuses_in_a_sentence(trained: Path, tmp_path: Path, cli: Detent) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "td3").mkdir()
+    (tmp_path / "td3" / "config.toml").write_text('task = "Hopper-v4"\nvariant = "td3"\nalgo = "td3"\n')
+    for words, why in (
+        ([tmp_path], "is not a run directory: it has no config.toml"),
+        ([trained, "--checkpoint 7"], "has no checkpoint '7'; there are best, latest"),
+        ([trained, "--width wide"], "found 'wide'"),
+        ([trained, "--out", tmp_path / "file" / "network"], "cannot be written (File exists); choose another --out"),
+        ([tmp_path / "td3"], "is a td3 run, which has no Detent policy"),
+    ):
+        outcome = cli("draw", *words)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert outcome.err.startswith("detent draw: ")
+        assert why in outcome.err
 
 
 def test_diagnose_reports_gradients_with_intervals_in_one_line_of_json(trained: Path, cli: Detent) -> None:

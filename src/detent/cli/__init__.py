@@ -17,6 +17,7 @@ from detent import __version__
 from detent.cli import stdout
 from detent.cli.about import Doctor, List
 from detent.cli.bench import Bench
+from detent.cli.draw import Draw
 from detent.cli.inspect import Diagnose, Eval, Proposition, Video
 from detent.cli.parsing import parse
 from detent.cli.report import Report
@@ -25,11 +26,14 @@ from detent.cli.train import Train, parse_train
 from detent.errors import ConfigError, nearest
 from detent.threads import prepare_threads
 
-COMMANDS: dict[str, type[Train | Eval | Video | Diagnose | Proposition | Study | Report | Bench | List | Doctor]] = {
+COMMANDS: dict[
+    str, type[Train | Eval | Video | Diagnose | Draw | Proposition | Study | Report | Bench | List | Doctor]
+] = {
     "train": Train,
     "eval": Eval,
     "video": Video,
     "diagnose": Diagnose,
+    "draw": Draw,
     "proposition": Proposition,
     "study": Study,
     "report": Report,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -14,7 +14,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, MaxNLocator, NullLocator, PercentFormatter, ScalarFormatter
+from matplotlib.ticker import (
+    EngFormatter,
+    LogFormatterSciNotation,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+    PercentFormatter,
+    ScalarFormatter,
+)
 
 from detent.report.spec import Figure, Kind, Panel, Series, Style
 from detent.report.style import colors
@@ -26,6 +35,8 @@ LINES: dict[Style, Literal["-", "--", ":"]] = {"solid": "-", "dashed": "--", "le
 
 _MARGINS: dict[Kind, float] = {"curves": 0.4, "bars": 0.8, "intervals": 1.2}
 """Inches of a panel that its axes, and so its title, leave to labels."""
+_NARROWEST: dict[Kind, float] = {"curves": 1.3, "bars": 2.0, "intervals": 2.0}
+"""Inches of a panel in print."""
 
 Colors = Mapping[str, tuple[str, str]]
 
@@ -52,11 +63,11 @@ def screen_look(figure: Figure) -> Look:
 
 def print_look(figure: Figure, width: float) -> Look:
     """Return the look of a figure `width` inches wide: no type below 7 points, and as many columns as that allows."""
-    wide = figure.kind != "curves" or any(panel.arrow or panel.legend for panel in figure.panels)
-    most = max(1, int(width / (2.0 if wide else 1.3)))
+    beside = any(panel.arrow or panel.legend for panel in figure.panels)
+    most = max(1, int(width / (2.0 if beside else _NARROWEST[figure.kind])))
     columns = min(figure.columns or _balanced(len(figure.panels), most), most)
     panel = width / columns
-    return Look(7.5, 7.5, 7, 1.2, 0.9, 2.2, columns, panel, min(max(0.78 * panel, 1.3), 2.1))
+    return Look(7.5, 7.5, 7, 1.2, 0.9, 2.2, columns, panel, min(max(0.78 * panel, 1.5), 2.1))
 
 
 def _balanced(panels: int, most: int) -> int:
@@ -70,23 +81,28 @@ def draw(figure: Figure, *paths: Path, palette: Colors | None = None, width: flo
     `width` in inches makes it a figure for print, to be included at that width.
     """
     look = screen_look(figure) if width is None else print_look(figure, width)
-    canvas = _canvas(figure, palette or colors(figure.keys), look)
+    save(_canvas(figure, palette or colors(figure.keys), look), figure.name, paths)
+
+
+def save(canvas: Canvas, name: str, paths: Iterable[Path]) -> None:
+    """Write a canvas to files, their format given by the extension; `name` makes the ids in an SVG reproducible."""
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
         # Fonts of type 42 are embedded as outlines that publishers accept, which the default type 3 is not.
-        with matplotlib.rc_context({"svg.hashsalt": figure.name, "pdf.fonttype": 42}):
+        with matplotlib.rc_context({"svg.hashsalt": name, "pdf.fonttype": 42}):
             canvas.savefig(path, metadata=metadata)
 
 
 def _canvas(figure: Figure, palette: Colors, look: Look) -> Canvas:
-    rows = ceil(len(figure.panels) / look.columns)
-    width = look.width * look.columns
-    canvas = Canvas(figsize=(width, look.height * rows + 0.06 * look.label), dpi=150, layout="constrained")
-    places = canvas.subplots(rows, look.columns, squeeze=False).ravel()
+    heights = _heights(figure, look)
+    size = look.width * look.columns, sum(heights) + 0.06 * look.label
+    canvas = Canvas(figsize=size, dpi=150, layout="constrained")
+    places = canvas.subplots(len(heights), look.columns, squeeze=False, height_ratios=heights).ravel()
     for axes, panel in zip(places, figure.panels, strict=False):
         {"curves": _curves, "bars": _bars, "intervals": _intervals}[figure.kind](axes, panel, palette, look)
-        title = _wrapped(panel.title, look.width - _MARGINS[figure.kind], look.title)
+        margin = _MARGINS[figure.kind] + (0.25 if panel.y.log else 0.0)
+        title = _wrapped(panel.title, look.width - margin, look.title)
         axes.set_title(
             title,
             fontsize=look.title,
@@ -104,6 +120,30 @@ def _canvas(figure: Figure, palette: Colors, look: Look) -> Canvas:
         layout.execute(canvas)
     canvas.set_layout_engine("none")
     return canvas
+
+
+def _heights(figure: Figure, look: Look) -> list[float]:
+    """Return the inches of each row of panels; rows of intervals are as high as their labels need."""
+    rows = [figure.panels[start : start + look.columns] for start in range(0, len(figure.panels), look.columns)]
+    if figure.kind != "intervals":
+        return [look.height] * len(rows)
+    heights = []
+    for row in rows:
+        labels = [_compared(panel) for panel in row]
+        # As many lines for each label of a panel as its longest has, and half a line between them.
+        lines = (len(each) * (1.5 + max(label.count("\n") for label in each)) for each in labels)
+        heights.append(0.07 * look.label + 1.3 * max(lines) * look.tick / 72)
+    return heights
+
+
+def _compared(panel: Panel) -> list[str]:
+    """Return the labels of intervals, `a > b`, with the settings in groups' names on lines of their own."""
+    labels = []
+    for series in panel.series:
+        first, _, second = series.label.partition(" > ")
+        joint = "\n> " if " · " in first else " > "
+        labels.append(f"{first}{joint}{second}".replace(" · ", "\n"))
+    return labels
 
 
 def _wrapped(text: str, inches: float, size: float) -> str:
@@ -178,6 +218,7 @@ def _scale(axes: Axes, panel: Panel, look: Look) -> None:
     axes.tick_params(which="both", labelsize=look.tick)
     if panel.y.log:
         axes.set_yscale("log")
+        _label_decades(axes)
     else:
         axes.yaxis.set_major_locator(MaxNLocator(max(3, int(look.height / 0.4)), steps=ROUND))
     if panel.x.log:
@@ -193,6 +234,21 @@ def _scale(axes: Axes, panel: Panel, look: Look) -> None:
     for axis, unit in ((axes.xaxis, panel.x.unit), (axes.yaxis, panel.y.unit)):
         if unit == "share":
             axis.set_major_formatter(PercentFormatter(1.0))
+
+
+def _label_decades(axes: Axes) -> None:
+    """Label the powers of ten on a logarithmic axis; if it has fewer than two, 2 and 5 times them or round numbers."""
+    low, high = axes.get_ylim()
+    powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    for subs in ((1.0,), (1.0, 2.0, 5.0)):
+        ticks = np.outer(powers, subs)
+        if np.count_nonzero((low <= ticks) & (ticks <= high)) >= 2:
+            axes.yaxis.set_major_locator(LogLocator(subs=subs))
+            axes.yaxis.set_major_formatter(LogFormatterSciNotation(minor_thresholds=(np.inf, np.inf)))
+            return
+    axes.yaxis.set_major_locator(MaxNLocator(3, steps=ROUND))
+    axes.yaxis.set_major_formatter("{x:g}")
 
 
 def _bars(axes: Axes, panel: Panel, palette: Colors, look: Look) -> None:
@@ -214,7 +270,7 @@ def _intervals(axes: Axes, panel: Panel, palette: Colors, look: Look) -> None:
     for series in panel.series:
         error, color = _error(series, series.x), palette[series.key][0]
         axes.errorbar(series.x, series.y, xerr=error, fmt="o", color=color, capsize=3, markersize=look.marker + 1.5)
-    axes.set_yticks(range(len(panel.series)), [series.label.replace(" · ", "\n") for series in panel.series])
+    axes.set_yticks(range(len(panel.series)), _compared(panel))
     axes.tick_params(labelsize=look.tick)
     axes.set_ylim(len(panel.series) - 0.5, -0.5)
     axes.set_xlim(-0.03, 1.03)
@@ -245,5 +301,5 @@ def _legend(canvas: Canvas, figure: Figure, palette: Colors, look: Look) -> None
         labels.append("the paper")
     size = look.tick + 0.5
     room = 72 * look.width * look.columns / size / (0.53 * max(map(len, labels)) + 4)
-    columns = min(len(labels), max(1, int(room)))
+    columns = _balanced(len(labels), max(1, int(room)))
     canvas.legend(lines, labels, loc="outside lower center", ncols=columns, fontsize=size, frameon=False)

@@ -26,14 +26,20 @@ def hyperparameters_table(comparisons: Sequence[Comparison]) -> Table:
                 columns[run.family or run.task, run.algo].append(run)
     order = sorted(columns, key=lambda pair: (pair[0], algorithm_order(pair[1])))
     keys = dict.fromkeys(key for runs in columns.values() for run in runs for key in run.settings)
+    # Settings of a section stand together, also if only later versions have them.
+    sections = list(dict.fromkeys(_section(key) for key in keys))
     rows = []
-    for key in keys:
+    for key in sorted(keys, key=lambda key: sections.index(_section(key))):
         if key in _LEFT_OUT or key.startswith(ASIDE_GROUPS):
             continue
         cells = {f"{family} {algo.upper()}": _cell(key, columns[family, algo]) for family, algo in order}
         if any(cells.values()):
             rows.append({"setting": key, **cells})
     return Table.from_rows(rows, ("setting",))
+
+
+def _section(key: str) -> str:
+    return key.rpartition(".")[0].partition(".")[0]
 
 
 def _cell(key: str, runs: Iterable[Run]) -> str:
