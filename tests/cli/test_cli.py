@@ -281,7 +281,7 @@ def test_a_file_may_have_settings_that_its_head_ignores_but_flags_beside_it_may_
         ("train Hopper-v4 --variant mlp-c --bins 7", "variant 'mlp-c' has a gaussian head, which has no bins; leave"),
         ("train Hopper-v4 --variant rn-c --head.bins=41", "variant 'rn-c' has a gaussian head, which has no bins;"),
         ("train Hopper-v4 --head.log-std-init -1", "variant 'rn-d' has a categorical head, which has no log_std_init;"),
-        ("train Hopper-v4 --bins 1", "head.bins is 1; a categorical head needs at least 2 bins per dimension"),
+        ("train Hopper-v4 --bins 1", "head.bins is 1; a head over bins needs at least 2 bins per dimension"),
         ("train Hopper-v4 --steps -5", "steps is -5; it must be at least 1"),
         ("train Hopper-v4 --width 0", "actor.width is 0; it must be at least 1"),
         ("train Hopper-v4 --critic.width 0", "critic.width is 0; it must be at least 1"),
