@@ -211,7 +211,7 @@ def test_ways_to_update_that_cannot_be_used_are_refused(settings: dict[str, Any]
         ({"env.backend": "gymnasum"}, "ppo", "env.backend is 'gymnasum', and there is no simulator of that name"),
         ({"env.backend": "gymnasum"}, "ppo", "did you mean gymnasium?"),
         ({"actor.kind": "cnn"}, "ppo", "actor.kind is 'cnn', and there is no trunk of that name"),
-        ({"actor.kind": "cnn"}, "ppo", "valid: mlp, rn"),
+        ({"actor.kind": "cnn"}, "ppo", "valid: bronet, mlp, rn, simba"),
         ({"critic.kind": "ml"}, "trpo", "critic.kind is 'ml', and there is no trunk of that name"),
         ({"critic.head": "scalr"}, "ppo", "critic.head is 'scalr', and there is no critic of that name"),
         ({"head.kind": "gausian"}, "ppo", "head.kind is 'gausian', and there is no head of that name"),

@@ -68,6 +68,9 @@ def configure(
     """
     _require_known(preset, variant, algo)
     changes = nested(overrides or {})
+    if "damping" in changes.get("trpo", {}):
+        # A preset may calibrate TRPO's steps, which gives the damping another unit; one given alone has its own.
+        changes["trpo"] = {"calibrated": False, **changes["trpo"]}
     config = Config(task=task, preset=preset, variant=variant, algo=algo)
     wanted = override(config, {"scale": scale, **changes})
     family = _family(wanted)
