@@ -17,7 +17,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict, Discrete, Space
+from gymnasium.spaces import Box, Dict, Discrete, Space, Text
 from numpy.typing import NDArray
 
 import detent
@@ -49,7 +49,8 @@ ACTIONS: dict[str, Space[Any]] = {
     "half": Box(0.0, np.inf, (2,)),
     "flat": Box(np.array([-1.0, 2.0], np.float32), np.array([1.0, 2.0], np.float32)),
     "integer": Box(0, 5, (2,), np.int64),
-    "matrix": Box(-1.0, 1.0, (2, 2)),
+    "text": Text(4),
+    "single": Discrete(1),
     "discrete": Discrete(3),
 }
 OBSERVATIONS: dict[str, Space[Any]] = {
@@ -281,7 +282,7 @@ def test_a_file_may_have_settings_that_its_head_ignores_but_flags_beside_it_may_
         ("train Hopper-v4 --variant mlp-c --bins 7", "variant 'mlp-c' has a gaussian head, which has no bins; leave"),
         ("train Hopper-v4 --variant rn-c --head.bins=41", "variant 'rn-c' has a gaussian head, which has no bins;"),
         ("train Hopper-v4 --head.log-std-init -1", "variant 'rn-d' has a categorical head, which has no log_std_init;"),
-        ("train Hopper-v4 --bins 1", "head.bins is 1; a categorical head needs at least 2 bins per dimension"),
+        ("train Hopper-v4 --bins 1", "head.bins is 1; a head over bins needs at least 2 bins per dimension"),
         ("train Hopper-v4 --steps -5", "steps is -5; it must be at least 1"),
         ("train Hopper-v4 --width 0", "actor.width is 0; it must be at least 1"),
         ("train Hopper-v4 --critic.width 0", "critic.width is 0; it must be at least 1"),
@@ -310,8 +311,10 @@ def test_a_file_may_have_settings_that_its_head_ignores_but_flags_beside_it_may_
         ("train Odd-v0 --env.kwargs action=half", "action dimension 0 has bounds [0, inf]; bins need finite ones"),
         ("train Odd-v0 --env.kwargs action=flat", "action dimension 1 has the empty range [2, 2]"),
         ("train Odd-v0 --env.kwargs action=integer", "type int64; Detent acts in Boxes of floating-point numbers"),
-        ("train Odd-v0 --env.kwargs action=matrix", "a Box of shape (2, 2)"),
-        ("train Odd-v0 --env.kwargs action=discrete", "the action space is Discrete(3); Detent acts in continuous"),
+        ("train Odd-v0 --env.kwargs action=text", "the action space is Text("),
+        ("train Odd-v0 --env.kwargs action=single", "every dimension needs at least 2 values"),
+        ("train Odd-v0 --env.kwargs action=discrete --variant rn-c", "the Gaussian head draws real numbers"),
+        ("train Odd-v0 --env.kwargs action=discrete --action-low 0", "--action-low and --action-high are for Boxes"),
         ("train Odd-v0 --action-low -1 0 1", "--action-low has 3 numbers; the action has 2 dimensions (give 1 or 2)"),
         ("train Odd-v0 --action-high 2", "given the range [-1, 2], which leaves its space [-1, 1]"),
         ("train Odd-v0 --env.kwargs observation=image", "the observation is a Box of shape (8, 8, 3) and type uint8"),
@@ -742,8 +745,10 @@ def test_a_proposition_that_does_not_hold_is_exit_code_1(cli: Detent, monkeypatc
 
 
 def test_list_shows_what_there_is(cli: Detent) -> None:
-    others = {"loss-swap", "plain-d", "residual-d", "layernorm-d", "custom", "td3", "simba-d", "simba-v2-d", "bronet-d"}
-    assert set(one_json(cli("list", "variants", "--json"))) == {"rn-d", "rn-c", "mlp-d", "mlp-c"} | others
+    paper = {"rn-d", "rn-c", "mlp-d", "mlp-c", "loss-swap", "plain-d", "residual-d", "layernorm-d"}
+    heads = {"bang-bang", "bang-off-bang", "rn-beta", "rn-coarse-fine", "rn-ordinal", "rn-smooth", "rn-squashed"}
+    others = {"rn-unimodal", "simba-d", "simba-v2-d", "bronet-d", "custom", "td3"}
+    assert set(one_json(cli("list", "variants", "--json"))) == paper | heads | others
     assert set(one_json(cli("list", "presets", "--json"))) == {"paper", "authors", "fast"}
     tasks = one_json(cli("list", "--json", "tasks"))
     assert set(tasks) >= {"Ant-v4", "HalfCheetah-v4", "Hopper-v4", "Humanoid-v4", "Walker2d-v4", "PushCube-v1"}

@@ -255,6 +255,23 @@ IMAGE_TASKS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("task", "preset", "max_kl", "damping", "calibrated"),
+    [
+        ("HalfCheetah-v4", "paper", 0.05, 10.0, True),
+        ("HalfCheetah-v4", "fast", 0.05, 10.0, True),
+        ("HalfCheetah-v4", "authors", 0.1, 0.1, False),
+        ("PickCube-v1", "paper", 0.01, 0.1, False),
+        ("PickCube-v1", "authors", 0.01, 0.1, False),
+    ],
+)
+def test_trust_regions_are_calibrated_on_gymnasium_and_released_elsewhere(
+    task: str, preset: str, max_kl: float, damping: float, calibrated: bool
+) -> None:
+    trpo = configure(task, preset=preset, algo="trpo").trpo
+    assert (trpo.max_kl, trpo.damping, trpo.calibrated) == (max_kl, damping, calibrated)
+
+
 @pytest.mark.parametrize(("obs", "column"), [("state", 0), ("rgb+state", 1)])
 @pytest.mark.parametrize("variant", ["rn-d", "mlp-c"])
 def test_paper_has_every_value_of_the_papers_maniskill_columns(obs: str, column: int, variant: str) -> None:

@@ -180,7 +180,7 @@ def test_latex_has_scores_with_intervals_and_runs(study: Path, tmp_path: Path) -
     assert "Setting & gym PPO & gym TRPO \\\\" in settings
     assert "\\texttt{update.learning\\_rate} & 0.0003 & 0.0003 \\\\" in settings
     assert "\\texttt{ppo.clip} & 0.2 & -- \\\\" in settings
-    assert "\\texttt{trpo.max\\_kl} & -- & 0.01 \\\\" in settings
+    assert "\\texttt{trpo.max\\_kl} & -- & 0.05 \\\\" in settings
 
 
 def test_a_sweep_alone_is_tabled_as_well(tmp_path: Path, make_run: Make) -> None:

@@ -198,6 +198,10 @@ def test_what_is_written_down_is_the_study(tmp_path: Path) -> None:
 def test_shipped_studies_say_what_they_are_and_what_they_cite() -> None:
     named = set(shipped())
     assert named == set(MANISKILL) | {
+        "actors",
+        "actors-small",
+        "many-bins",
+        "many-bins-small",
         "components",
         "critics",
         "critics-small",
