@@ -20,19 +20,28 @@ from detent.acceleration.likelihoods import (
 from detent.algorithms.ppo import PPOLoss
 from detent.algorithms.spo import SPOLoss
 from detent.config import HeadConfig, PPOConfig, SPOConfig
+from detent.models.heads import HEADS as REGISTERED
 from detent.models.heads import make_head
 from detent.models.heads.base import Head
 from detent.spec import ActionSpec
 
 HEADS: list[dict[str, Any]] = [
-    {"kind": "categorical", "bins": 5},
+    *({"kind": kind, "bins": 9} for kind in ("categorical", "ordinal", "unimodal", "coarse-fine", "loss-swap")),
+    {"kind": "smooth", "bins": 9, "options": {"rank": 5}},
+    *({"kind": kind, "bins_per_dimension": (3, 9)} for kind in ("categorical", "ordinal", "unimodal", "smooth")),
+    *({"kind": kind, "bins": 9, "spacing": "mu-law"} for kind in ("categorical", "ordinal", "loss-swap")),
+    # One of four coarse values has fewer positions than the others.
+    {"kind": "coarse-fine", "bins": 11, "options": {"coarse": 4}},
+    {"kind": "unimodal", "bins": 9, "options": {"learn_temperature": False, "temperature": 0.5}},
+    {"kind": "beta"},
+    {"kind": "squashed-gaussian"},
+    {"kind": "squashed-gaussian", "log_std": "state-dependent"},
     {"kind": "gaussian"},
     {"kind": "gaussian", "mean": "squashed"},
     {"kind": "gaussian", "log_std": "state-dependent"},
     {"kind": "gaussian", "mean": "squashed", "log_std": "state-dependent"},
     # Of log standard deviations from N(-0.4, 1), three in ten are beyond either bound.
     {"kind": "gaussian", "log_std": "state-dependent", "log_std_min": -0.9, "log_std_max": 0.1},
-    {"kind": "loss-swap", "bins": 5},
 ]
 every_head = pytest.mark.parametrize("settings", HEADS, ids=str)
 
@@ -43,6 +52,12 @@ def make(settings: dict[str, Any]) -> tuple[Head, Tensor]:
     generator = torch.Generator().manual_seed(0)
     outputs = torch.randn(7, head.num_outputs, generator=generator, dtype=torch.float64, requires_grad=True)
     return head, outputs
+
+
+def test_every_built_in_head_has_a_fast_form_and_is_tested() -> None:
+    names = {name for name in REGISTERED.names() if REGISTERED.is_builtin(name)}
+    assert {REGISTERED.get(name) for name in names} == set(LIKELIHOODS)
+    assert {settings["kind"] for settings in HEADS} == names
 
 
 @pytest.mark.parametrize("form", ["its own", "autograd"])

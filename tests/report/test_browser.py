@@ -138,7 +138,7 @@ def test_the_page_shows_its_figures_switches_them_and_says_what_is_under_the_poi
 def figures_are_visible(browser: Chrome) -> None:
     names = {place.get_attribute("data-figure") for place in elements(browser, "[data-figure]") if place.is_displayed()}
     assert names == {
-        "intro", "aggregate-ppo", "tasks-ppo", "wall-clock", "improvement", "profiles", "gradient-variance",
+        "intro", "aggregate-ppo", "tasks-ppo", "wall-clock", "scores", "improvement", "profiles", "gradient-variance",
         "components", "bins", "width", "loss-swap",
     }  # fmt: skip
     for name in names:

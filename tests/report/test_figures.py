@@ -329,7 +329,7 @@ def test_a_sweep_of_bins_is_points_against_level_lines_and_leaves_the_other_figu
     assert (curve.x.tolist(), curve.y.tolist()) == ([11, 41, 101], pytest.approx([0.65, 0.75, 0.35]))
     assert series_of(panel, "mlp-c", "level").y.tolist() == pytest.approx([0.3, 0.3])
     assert series_of(panel, "td3", "level").y.tolist() == pytest.approx([0.4, 0.4])
-    assert [series.label for series in panel.series] == ["rn-d (default 41)", "mlp-c", "td3"]
+    assert [series.label for series in panel.series] == ["rn-d (default 41)", "td3", "mlp-c"], "highest first"
     assert "Default: 41 (rn-d) on Humanoid-v4." in drawn["bins"].caption
     assert drawn["tasks-ppo"].keys == ("rn-d", "mlp-c", "td3")
     rows = tables(results)["runtime-bins"]

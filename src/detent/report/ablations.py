@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from detent.config.presets import head_reads
 from detent.report.curves import Cell, Comparison, without
 from detent.report.learning import curves_of_groups
 from detent.report.runs import compact, describe
@@ -17,21 +18,22 @@ BINS, WIDTH = "head.bins", "actor.width"
 
 
 def swept(comparisons: Sequence[Comparison], setting: str) -> list[Comparison]:
-    """Return the comparisons in which runs of one variant differ in this setting and nothing else."""
+    """Return the comparisons in which groups differ in this setting and nothing else."""
     return [comparison for comparison in comparisons if _sweeps(comparison, setting)]
 
 
 def _sweeps(comparison: Comparison, setting: str) -> dict[str, list[Cell]]:
-    """Return the cells of each variant that has at least two values of the setting, ordered by value."""
+    """Return the cells that differ in the setting alone, ordered by its value, by what they have in common.
+
+    That is the group without the setting: a variant, or the variant with its head, if heads are swept too.
+    """
     sweeps: dict[str, list[Cell]] = {}
     for cell in comparison.cells:
-        run = cell.runs[0]
-        value = run.settings.get(setting)
-        if value is not None and cell.group in (run.variant, f"{run.variant} · {describe(setting, value)}"):
-            sweeps.setdefault(run.variant, []).append(cell)
+        if setting in cell.runs[0].settings:
+            sweeps.setdefault(_common(cell, setting), []).append(cell)
     return {
-        variant: sorted(cells, key=lambda cell: _value(cell, setting))
-        for variant, cells in sweeps.items()
+        common: sorted(cells, key=lambda cell: _value(cell, setting))
+        for common, cells in sweeps.items()
         if len({_value(cell, setting) for cell in cells}) > 1
     }
 
@@ -47,13 +49,13 @@ def without_sweeps(comparisons: Sequence[Comparison]) -> list[Comparison]:
         for setting in (BINS, WIDTH)
         for cells in _sweeps(comparison, setting).values()
         for cell in cells
-        if not _is_default(cell)
+        if not _is_default(cell, setting)
     }
     return without(comparisons, points)
 
 
 def bins_figure(comparisons: Sequence[Comparison], seed: int) -> Figure | None:
-    """Make the figure of final score against number of bins; variants without a sweep are level lines."""
+    """Make the figure of final score against number of bins, a line per head; groups without a sweep are level."""
     here = swept(comparisons, BINS)
     if not here:
         return None
@@ -67,14 +69,14 @@ def bins_figure(comparisons: Sequence[Comparison], seed: int) -> Figure | None:
 def _bins_panel(comparison: Comparison, seed: int) -> Panel:
     sweeps = _sweeps(comparison, BINS)
     series = []
-    for variant, cells in sweeps.items():
+    for common, cells in sweeps.items():
         counted = [(cell, scores) for cell in cells if len(scores := comparison.final(cell))]
         estimates = [mean([scores], seed) for _, scores in counted]
-        usual = [_value(cell, BINS) for cell in cells if _is_default(cell)]
+        usual = [_value(cell, BINS) for cell in cells if _is_default(cell, BINS)]
         series.append(
             Series(
-                variant,
-                f"{variant} (default {usual[0]})" if usual else variant,
+                common,
+                f"{common} (default {usual[0]})" if usual else common,
                 np.array([float(_value(cell, BINS)) for cell, _ in counted]),
                 np.array([estimate.value for estimate in estimates]),
                 np.array([estimate.low for estimate in estimates]),
@@ -83,14 +85,18 @@ def _bins_panel(comparison: Comparison, seed: int) -> Panel:
             )
         )
     ends = np.array([min(line.x[0] for line in series), max(line.x[-1] for line in series)])
+    variants = {cell.runs[0].variant for cells in sweeps.values() for cell in cells}
+    levels = []
     for cell in comparison.cells:
         scores = comparison.final(cell)
-        if cell.runs[0].variant not in sweeps and len(scores):
+        if cell.runs[0].variant not in variants and len(scores):
             settings = cell.runs[0].settings
-            with_bins = settings.get("head.kind") == "categorical"
+            with_bins = "head.kind" in settings and head_reads(settings["head.kind"], BINS)
             label = f"{cell.group} ({settings[BINS]} bins)" if with_bins else cell.group
             runs = np.full(2, float(len(scores)))
-            series.append(Series(cell.group, label, ends, np.full(2, scores.mean()), runs=runs, style="level"))
+            levels.append(Series(cell.group, label, ends, np.full(2, scores.mean()), runs=runs, style="level"))
+    # In the legend as in the panel: the highest first.
+    series += sorted(levels, key=lambda line: -line.y[0])
     title = f"{comparison.task}, {comparison.algo.upper()}, {compact(comparison.step)} steps"
     x, y = Axis("bins per action dimension", log=True), Axis(comparison.runs[0].measure)
     return Panel(title, x, y, tuple(series), legend="actor")
@@ -112,12 +118,12 @@ def _by_width(panel: Panel, comparison: Comparison) -> Panel:
     """Name the lines after their width: the plain variant is another width on another task."""
     sweeps = _sweeps(comparison, WIDTH)
     names = {}
-    for variant, cells in sweeps.items():
+    for common, cells in sweeps.items():
         for cell in cells:
             value = _value(cell, WIDTH)
-            label = f"{variant} {value}" if len(sweeps) > 1 else str(value)
-            key = f"{variant} · {describe(WIDTH, value)}"
-            names[cell.group] = key, f"{label} (default)" if _is_default(cell) else label
+            label = f"{common} {value}" if len(sweeps) > 1 else str(value)
+            key = f"{common} · {describe(WIDTH, value)}"
+            names[cell.group] = key, f"{label} (default)" if _is_default(cell, WIDTH) else label
     series = []
     for line in panel.series:
         key, label = names[line.key]
@@ -132,18 +138,26 @@ def _value(cell: Cell, setting: str) -> int:
     return int(cell.runs[0].settings[setting])
 
 
-def _is_default(cell: Cell) -> bool:
-    return cell.group == cell.runs[0].variant
+def _common(cell: Cell, setting: str) -> str:
+    """Return the cell's group without the setting."""
+    own = describe(setting, cell.runs[0].settings[setting])
+    return " · ".join(word for word in cell.group.split(" · ") if word != own)
+
+
+def _is_default(cell: Cell, setting: str) -> bool:
+    return cell.group == _common(cell, setting)
 
 
 def _defaults(comparisons: Sequence[Comparison], setting: str) -> str:
-    """Say which value of a swept setting is the default of which variant on which task."""
+    """Say which value of a swept setting is the default of which group on which task."""
     tasks: dict[str, list[str]] = {}
     for comparison in comparisons:
-        for variant, cells in _sweeps(comparison, setting).items():
-            usual = [str(_value(cell, setting)) for cell in cells if _is_default(cell)]
-            text = f"{usual[0]} ({variant})" if usual else f"not among the runs ({variant})"
-            tasks.setdefault(text, []).append(comparison.task)
+        usual: dict[str, list[str]] = {}
+        for common, cells in _sweeps(comparison, setting).items():
+            values = [str(_value(cell, setting)) for cell in cells if _is_default(cell, setting)]
+            usual.setdefault(values[0] if values else "not among the runs", []).append(common)
+        for value, groups in usual.items():
+            tasks.setdefault(f"{value} ({', '.join(groups)})", []).append(comparison.task)
     parts = [f"{text} on {', '.join(dict.fromkeys(names))}" for text, names in tasks.items()]
     return f"Default: {'; '.join(parts)}."
 

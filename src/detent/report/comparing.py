@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from detent.report.curves import Aggregate, Comparison, alone
-from detent.report.learning import one_seed, paper_mean, paper_of
+from detent.report.learning import one_seed, paper_mean, paper_of, plain_groups
+from detent.report.runs import compact
 from detent.report.spec import Axis, Figure, Panel, Series
 from detent.report.stats import (
     Estimate,
@@ -105,6 +106,31 @@ def speedup_table(aggregates: Sequence[Aggregate], comparisons: Sequence[Compari
     return Table.from_rows(rows, ("scope", "algo", "a", "b"))
 
 
+def scores_figure(aggregates: Sequence[Aggregate], comparisons: Sequence[Comparison], seed: int) -> Figure | None:
+    """Make the figure of the groups' scores at the step of comparison, as bars: over tasks, then task by task."""
+    panels = []
+    for scope in _scopes(aggregates, comparisons):
+        if len(scope.groups) < 2:
+            continue
+        bars = []
+        for number, group in enumerate(scope.groups):
+            score = mean(scope.finals(group), seed)
+            x, y, low, high, runs = (
+                np.array([float(value)]) for value in (number, score.value, score.low, score.high, score.runs)
+            )
+            bars.append(Series(group, group, x, y, low, high, runs))
+        step = compact(min(comparison.step for comparison in scope.comparisons))
+        title = f"{_name(scope)}, {scope.algo.upper()}, {step} steps"
+        panels.append(Panel(title, Axis(""), Axis(scope.comparisons[0].runs[0].measure), tuple(bars)))
+    if not panels:
+        return None
+    caption = (
+        "Mean over seeds at the step where the first complete run ends; over tasks, the mean of their means. Whiskers: "
+        f"95% stratified bootstrap intervals; a group with one seed has none. {plain_groups(comparisons)}"
+    )
+    return Figure("scores", "Scores", caption.strip(), tuple(panels), "bars")
+
+
 def profile_figure(aggregates: Sequence[Aggregate], seed: int) -> Figure | None:
     """Make the figure of the share of runs above each score."""
     panels = []
@@ -164,8 +190,11 @@ def _scopes(aggregates: Iterable[Aggregate], comparisons: Iterable[Comparison]) 
 
 
 def _pair(scope: Aggregate, a: str, b: str) -> dict[str, Any]:
-    name = scope.family if len(scope.tasks) == 1 else f"{scope.family} ({len(scope.tasks)} tasks)"
-    return {"scope": name, "algo": scope.algo, "a": a, "b": b}
+    return {"scope": _name(scope), "algo": scope.algo, "a": a, "b": b}
+
+
+def _name(scope: Aggregate) -> str:
+    return scope.family if len(scope.tasks) == 1 else f"{scope.family} ({len(scope.tasks)} tasks)"
 
 
 def _columns(name: str, estimate: Estimate) -> dict[str, float | None]:

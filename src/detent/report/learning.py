@@ -19,7 +19,7 @@ from detent.report.curves import (
     steps_and_scores,
     without,
 )
-from detent.report.runs import Array, Run
+from detent.report.runs import Array, Run, describe
 from detent.report.spec import Arrow, Axis, Figure, Panel, Series
 from detent.report.stats import Band, ByTask, last_mean, mean_curve, speedup
 
@@ -86,6 +86,7 @@ def tasks_figures(comparisons: Sequence[Comparison], seed: int) -> list[Figure]:
             if comparison.algo == algo
         )
         caption = f"Evaluations by sampled actions under {algo.upper()}, mean over seeds. {_BAND} {_PAPER}"
+        caption = f"{caption} {plain_groups(comparisons)}".strip()
         figures.append(Figure(f"tasks-{algo}", f"Every task, {algo.upper()}", caption, panels))
     return figures
 
@@ -160,6 +161,24 @@ def _paper_series(groups: Sequence[str], points: Array, score: Callable[[str, in
             x, y = (np.array(column, float) for column in zip(*known, strict=True))
             out.append(Series(group, f"{group}, the paper", x, y, style="dashed"))
     return out
+
+
+def plain_groups(comparisons: Sequence[Comparison]) -> str:
+    """Say what groups named by a variant alone have, where others of the variant are named after a setting."""
+    cells = [cell for comparison in comparisons for cell in comparison.cells]
+    named: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        run, words = cell.runs[0], cell.group.split(" · ")
+        for key, value in run.overrides.items():
+            if describe(key, value) in words:
+                named.setdefault(run.variant, {})[key] = None
+    found: dict[str, None] = {}
+    for cell in cells:
+        settings = cell.runs[0].settings
+        usual = [describe(key, settings[key]) for key in named.get(cell.group, {}) if key in settings]
+        if usual:
+            found[f"{cell.group}: {', '.join(usual)}"] = None
+    return f"Without further words, {'; '.join(found)}." if found else ""
 
 
 def paper_of(comparison: Comparison, group: str, step: int) -> float | None:

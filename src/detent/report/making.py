@@ -15,6 +15,7 @@ from detent.report.comparing import (
     improvement_figure,
     improvement_table,
     profile_figure,
+    scores_figure,
     scores_table,
     speedup_table,
 )
@@ -43,6 +44,7 @@ def figures(results: Results, seed: int = 0) -> dict[str, Figure]:
         *aggregate_figures(aggregates, seed),
         *tasks_figures(main, seed),
         wall_clock_figure(main, seed),
+        scores_figure(aggregates, main, seed),
         improvement_figure(improvement_table(aggregates, main, seed)),
         profile_figure(aggregates, seed),
         *variance_figures(main, seed),

@@ -24,7 +24,7 @@ _SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("aggregate", "All tasks together", ("intro", "aggregate")),
     ("tasks", "Every task", ("tasks",)),
     ("time", "Against wall-clock time", ("wall-clock",)),
-    ("comparison", "Who beats whom", ("improvement", "profiles")),
+    ("comparison", "Who beats whom", ("scores", "improvement", "profiles")),
     (
         "gradients",
         "The policy gradient",

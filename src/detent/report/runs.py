@@ -173,5 +173,13 @@ def compact(steps: int) -> str:
 
 def describe(key: str, value: Any) -> str:
     """Format a setting for a label."""
-    short = {"head.bins": "{} bins", "actor.width": "width {}", "critic.head": "{} critic", "preset": "{}"}
+    short = {
+        "actor.kind": "{} network",
+        "actor.width": "width {}",
+        "critic.head": "{} critic",
+        "critic.kind": "{} critic network",
+        "head.bins": "{} bins",
+        "head.kind": "{} head",
+        "preset": "{}",
+    }
     return short.get(key, f"{key.rpartition('.')[2].replace('_', ' ')} {{}}").format(value)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from detent.config.presets import head_reads
 from detent.paper.scores import paper_runtime
 from detent.report.ablations import BINS, swept
 from detent.report.curves import Comparison
@@ -66,8 +67,9 @@ def bins_table(comparisons: Sequence[Comparison]) -> Table:
     rows = []
     for comparison in swept(comparisons, BINS):
         for cell in comparison.cells:
-            row, bins = _timed(cell.runs), cell.runs[0].settings.get(BINS)
-            if row and cell.runs[0].settings.get("head.kind") == "categorical":
+            settings = cell.runs[0].settings
+            row, bins = _timed(cell.runs), settings.get(BINS)
+            if row and "head.kind" in settings and head_reads(settings["head.kind"], BINS):
                 same = comparison.task == "Humanoid-v4" and cell.runs[0].variant == "rn-d"
                 known = paper.get(str(bins), {}) if same else {}
                 who = {"task": cell.task, "variant": cell.runs[0].variant, "bins": bins}

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from detent.config.presets import ALGORITHMS, table
+from detent.config.presets import ALGORITHMS, head_reads, table
 from detent.report.curves import Comparison, algorithm_order
 from detent.report.runs import ASIDE, ASIDE_GROUPS, Run
 from detent.report.table import Table
@@ -64,8 +64,10 @@ def _applies(key: str, settings: Mapping[str, Any]) -> bool:
         return section == settings.get("algo")
     if section == "encoder":
         return str(settings.get("env.obs")).startswith("rgb")
-    if section == "head" and name != "kind":
-        return (name == "bins") == (settings.get("head.kind") != "gaussian")
+    if key == "head.mu" and settings.get("head.spacing") != "mu-law":
+        return False
+    if section == "head" and not head_reads(str(settings.get("head.kind")), key):
+        return False
     if section in ("actor", "critic") and name in ("layer_norm", "residual"):
         return settings.get(f"{section}.kind") == "rn"
     return settings[key] not in ("", [])

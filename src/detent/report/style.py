@@ -1,4 +1,5 @@
-"""Colours of the variants: the paper's (RN-D purple, RN-C blue, MLP-D green, MLP-C orange), others after them."""
+"""Colours of the variants: the paper's (RN-D purple, RN-C blue, MLP-D green, MLP-C orange) and, for each other variant,
+one that stays the same in every report; groups with further settings take what is left."""
 
 from __future__ import annotations
 
@@ -15,6 +16,17 @@ COLORS = {
     "residual-d": "#0f8b8d",
     "layernorm-d": "#5a6acf",
     "td3": "#4a5568",
+    "bang-bang": "#9a9a9a",
+    "bang-off-bang": "#5f6b2d",
+    "rn-ordinal": "#d1303f",
+    "rn-unimodal": "#e08bb4",
+    "rn-smooth": "#3fa34d",
+    "rn-coarse-fine": "#c79a00",
+    "rn-beta": "#7a4a2b",
+    "rn-squashed": "#33b5c9",
+    "simba-d": "#d1495b",
+    "simba-v2-d": "#00798c",
+    "bronet-d": "#997404",
 }
 DARK = {
     "rn-d": "#b794f6",
@@ -26,6 +38,17 @@ DARK = {
     "residual-d": "#4fd1c5",
     "layernorm-d": "#a3bffa",
     "td3": "#cbd5e0",
+    "bang-bang": "#b5b5b5",
+    "bang-off-bang": "#bcc978",
+    "rn-ordinal": "#ff7c86",
+    "rn-unimodal": "#f9c0da",
+    "rn-smooth": "#8fe39b",
+    "rn-coarse-fine": "#f2d15c",
+    "rn-beta": "#cf9d7c",
+    "rn-squashed": "#7fe0ee",
+    "simba-d": "#f28b97",
+    "simba-v2-d": "#53c3d4",
+    "bronet-d": "#e6c35c",
 }
 """The same variants on a dark page."""
 

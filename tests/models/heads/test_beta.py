@@ -157,6 +157,21 @@ def test_extreme_outputs_and_the_bounds_stay_finite(size: float) -> None:
         assert head.log_prob(params, choice).isfinite().all()
 
 
+@pytest.mark.parametrize("pair", [(-200.0, 5.0), (5.0, -200.0)])
+def test_a_mode_at_a_bound_has_a_finite_density(pair: tuple[float, float]) -> None:
+    # One of alpha and beta is 1 to rounding, so the density is largest at a bound, and 0 log 0 is not a number.
+    head = make().float()
+    outputs = torch.tensor([pair * 3], dtype=torch.float32, requires_grad=True)
+    params = head(outputs)
+    choice = head.mode(params.detach())
+    log_prob = head.log_prob(params, choice)
+    (gradient,) = torch.autograd.grad(log_prob.sum(), outputs)
+    # Beta(1, b) has the density b at 0; 1 + softplus(5) = 6.0067.
+    np.testing.assert_allclose(log_prob.detach()[0], np.log(6.0067 / RANGE), atol=1e-4)
+    assert gradient.isfinite().all()
+    np.testing.assert_allclose(head.to_action(choice)[0], LOW if pair[0] < 0 else HIGH, rtol=1e-5, atol=1e-5)
+
+
 def test_a_discrete_space_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"the action space is discrete, and the beta head draws real numbers"):
         make_head(ActionSpec((0.0,), (3.0,), discrete=True), HeadConfig(kind="beta"))

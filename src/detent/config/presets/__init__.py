@@ -39,6 +39,11 @@ _HEAD_SETTINGS = {
 _HEADS = (*_OVER_BINS, "gaussian", "squashed-gaussian", "beta", "loss-swap")
 
 
+def head_reads(head: str, setting: str) -> bool:
+    """Return whether a head reads a setting such as `head.bins`; a plug-in may read any."""
+    return head not in _HEADS or head in _HEAD_SETTINGS.get(setting, _HEADS)
+
+
 @cache
 def table(name: str) -> dict[str, Any]:
     """Return the contents of `presets/<name>.toml`."""
@@ -97,8 +102,8 @@ def require_used(config: Config, settings: Iterable[str]) -> None:
     """
     head = config.head.kind
     for setting in settings:
-        readers = _HEAD_SETTINGS.get(setting)
-        if readers and head in _HEADS and head not in readers:
+        if not head_reads(head, setting):
+            readers = _HEAD_SETTINGS[setting]
             heads = {name: content.get("head", {}).get("kind") for name, content in table("variants").items()}
             variants = [name for name, kind in heads.items() if kind in readers]
             raise ConfigError(

@@ -40,16 +40,13 @@ class BetaHead(Head):
 
     def sample(self, params: Tensor, generator: Generator | None = None) -> Tensor:
         gamma = torch._standard_gamma(params, generator=generator)
-        share = gamma[..., 0] / gamma.sum(-1)
-        # At 0 and 1 the density is 0 or infinite; a float32 sample can round to either.
-        edge = torch.finfo(share.dtype).eps
-        return share.clamp(edge, 1 - edge)
+        return _inside(gamma[..., 0] / gamma.sum(-1))
 
     def mode(self, params: Tensor) -> Tensor:
         alpha, beta = (params - 1).unbind(-1)
         # Where both are 1 to rounding, the distribution is uniform.
         total = alpha + beta
-        return torch.where(total > 0, alpha / total.clamp(min=torch.finfo(total.dtype).tiny), 0.5)
+        return _inside(torch.where(total > 0, alpha / total.clamp(min=torch.finfo(total.dtype).tiny), 0.5))
 
     def mean_action(self, params: Tensor) -> Tensor:
         return self.to_action(params[..., 0] / params.sum(-1))
@@ -82,6 +79,12 @@ class BetaHead(Head):
 
     def to_action(self, choice: Tensor) -> Tensor:
         return (self.low + (self.high - self.low) * choice).clamp(self.low, self.high)
+
+
+def _inside(share: Tensor) -> Tensor:
+    """Keep positions off 0 and 1, where a logarithm of the density is infinite; rounding can lead to either."""
+    edge = torch.finfo(share.dtype).eps
+    return share.clamp(edge, 1 - edge)
 
 
 def _log_beta(params: Tensor) -> Tensor:
