@@ -57,7 +57,8 @@ def train(run: Path, *arguments: str, **overrides: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("variant", ["rn-d", "mlp-c", "loss-swap"])
 def test_both_engines_train_to_the_same_numbers(algo: str, variant: str, tmp_path: Path) -> None:
     """Not to the bit: autograd adds up gradients in another order."""
-    overrides = {} if algo == "trpo" else {"update.entropy_coef": 0.01}
+    # Damping keeps TRPO's linear system well-conditioned: conjugate gradients amplify the difference otherwise.
+    overrides = {"trpo.damping": 0.1, "trpo.max_kl": 0.01} if algo == "trpo" else {"update.entropy_coef": 0.01}
     accelerated = train(tmp_path / "a", variant, algo, **overrides, **{"update.engine": "accelerated"})
     autograd = train(tmp_path / "b", variant, algo, **overrides, **{"update.engine": "autograd"})
     assert len(accelerated) == len(autograd) == 3
