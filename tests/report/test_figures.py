@@ -423,3 +423,11 @@ def test_points_of_a_sweep_are_shades_in_order_of_value() -> None:
     assert found["rn-d · width 64"][0] == "#dd9c2b"
     assert found["rn-d · width 512"][0] == "#4a1a6b"
     assert len(set(found.values())) == 4
+
+
+def test_a_caption_says_what_a_plain_name_means_under_its_own_algorithm_only(tmp_path: Path, make_study: Make) -> None:
+    shared = {"returns": returns("Ant-v4", [0.0, 0.2])}
+    runs = [{**shared, "algo": "trpo"}, {**shared, "algo": "trpo", "overrides": {"trpo.max_kl": 0.01}}, shared]
+    drawn = figures(load(make_study(tmp_path / "study", runs)))
+    assert "Without further words, rn-d: max kl 0.05." in drawn["tasks-trpo"].caption
+    assert "Without further words" not in drawn["tasks-ppo"].caption

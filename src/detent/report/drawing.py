@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
@@ -96,7 +96,7 @@ def save(canvas: Canvas, name: str, paths: Iterable[Path]) -> None:
 
 def _canvas(figure: Figure, palette: Colors, look: Look) -> Canvas:
     heights = _heights(figure, look)
-    size = look.width * look.columns, sum(heights) + 0.06 * look.label
+    size = look.width * look.columns, sum(heights) + 0.06 * look.label + _extra_legend(figure, look)
     canvas = Canvas(figsize=size, dpi=150, layout="constrained")
     places = canvas.subplots(len(heights), look.columns, squeeze=False, height_ratios=heights).ravel()
     for axes, panel in zip(places, figure.panels, strict=False):
@@ -123,10 +123,12 @@ def _canvas(figure: Figure, palette: Colors, look: Look) -> Canvas:
 
 
 def _heights(figure: Figure, look: Look) -> list[float]:
-    """Return the inches of each row of panels; rows of intervals are as high as their labels need."""
+    """Return the inches of each row of panels; rows of intervals and bars are as high as their labels need."""
     rows = [figure.panels[start : start + look.columns] for start in range(0, len(figure.panels), look.columns)]
-    if figure.kind != "intervals":
+    if figure.kind == "curves":
         return [look.height] * len(rows)
+    if figure.kind == "bars":
+        return [look.height + max(_bar_labels(panel, look)[1] for panel in row) for row in rows]
     heights = []
     for row in rows:
         labels = [_compared(panel) for panel in row]
@@ -254,16 +256,25 @@ def _label_decades(axes: Axes) -> None:
 def _bars(axes: Axes, panel: Panel, palette: Colors, look: Look) -> None:
     for series in panel.series:
         axes.bar(series.x, series.y, width=0.65, color=palette[series.key][0], yerr=_error(series, series.y), capsize=3)
-    labels = [series.label.replace(" · ", "\n") for series in panel.series]
+    labels, beyond = _bar_labels(panel, look)
     axes.set_xticks(range(len(labels)), labels)
     axes.tick_params(labelsize=look.tick)
-    # Upright if they fit side by side; a character is about half as wide as high.
-    longest = max(len(line) for label in labels for line in label.split("\n"))
-    fits = 0.53 * look.tick * (longest + 1) * len(labels) < 72 * (look.width - 0.6)
-    axes.tick_params(axis="x", rotation=0 if fits else 90)
+    axes.tick_params(axis="x", rotation=90 if beyond else 0)
     axes.set_ylabel(_wrapped(panel.y.label, look.height - 0.6, look.label), fontsize=look.label)
     axes.axhline(0, color="black", linewidth=0.6)
     axes.grid(alpha=0.25, axis="y")
+
+
+def _bar_labels(panel: Panel, look: Look) -> tuple[list[str], float]:
+    """Return the labels of the bars: upright if they fit side by side, else turned, with the inches that takes."""
+    # A character is about half as wide as high.
+    character = 0.53 * look.tick / 72
+    upright = [series.label.replace(" · ", "\n") for series in panel.series]
+    longest = max(len(line) for label in upright for line in label.split("\n"))
+    if character * (longest + 1) * len(upright) < look.width - 0.6:
+        return upright, 0.0
+    turned = [series.label for series in panel.series]
+    return turned, max(0.1, character * max(map(len, turned)) - 0.4)
 
 
 def _intervals(axes: Axes, panel: Panel, palette: Colors, look: Look) -> None:
@@ -288,9 +299,7 @@ def _error(series: Series, around: np.typing.NDArray[np.float64]) -> np.typing.N
 
 def _legend(canvas: Canvas, figure: Figure, palette: Colors, look: Look) -> None:
     """Draw the figure's legend below its panels, every line as in the panels."""
-    styles = {
-        series.key: series.style for panel in figure.panels for series in panel.series if series.style != "dashed"
-    }
+    styles = _legend_styles(figure)
     lines = [
         Line2D([], [], color=palette[key][0], linestyle=LINES[style], linewidth=look.line)
         for key, style in styles.items()
@@ -299,7 +308,29 @@ def _legend(canvas: Canvas, figure: Figure, palette: Colors, look: Look) -> None
     if any(series.style == "dashed" for panel in figure.panels for series in panel.series):
         lines.append(Line2D([], [], color="grey", linestyle=LINES["dashed"], linewidth=look.thin))
         labels.append("the paper")
-    size = look.tick + 0.5
-    room = 72 * look.width * look.columns / size / (0.53 * max(map(len, labels)) + 4)
-    columns = _balanced(len(labels), max(1, int(room)))
-    canvas.legend(lines, labels, loc="outside lower center", ncols=columns, fontsize=size, frameon=False)
+    canvas.legend(
+        lines,
+        labels,
+        loc="outside lower center",
+        ncols=_legend_columns(labels, look),
+        fontsize=look.tick + 0.5,
+        frameon=False,
+    )
+
+
+def _legend_styles(figure: Figure) -> dict[str, Style]:
+    return {series.key: series.style for panel in figure.panels for series in panel.series if series.style != "dashed"}
+
+
+def _legend_columns(labels: Collection[str], look: Look) -> int:
+    room = 72 * look.width * look.columns / (look.tick + 0.5) / (0.53 * max(map(len, labels)) + 4)
+    return _balanced(len(labels), max(1, int(room)))
+
+
+def _extra_legend(figure: Figure, look: Look) -> float:
+    """Return the inches of a legend beyond its second row, which the panels would lose otherwise."""
+    labels = _legend_styles(figure)
+    if figure.kind != "curves" or not labels or all(panel.legend for panel in figure.panels):
+        return 0.0
+    rows = ceil(len(labels) / _legend_columns(labels, look))
+    return max(0, rows - 2) * 1.5 * look.tick / 72

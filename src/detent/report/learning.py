@@ -80,13 +80,10 @@ def tasks_figures(comparisons: Sequence[Comparison], seed: int) -> list[Figure]:
     """Make the paper's complete curves: one figure per algorithm with a panel per task."""
     figures = []
     for algo in sorted({comparison.algo for comparison in comparisons}, key=algorithm_order):
-        panels = tuple(
-            _task_panel(comparison, seed, steps_and_scores, STEPS, True)
-            for comparison in comparisons
-            if comparison.algo == algo
-        )
+        shown = [comparison for comparison in comparisons if comparison.algo == algo]
+        panels = tuple(_task_panel(comparison, seed, steps_and_scores, STEPS, True) for comparison in shown)
         caption = f"Evaluations by sampled actions under {algo.upper()}, mean over seeds. {_BAND} {_PAPER}"
-        caption = f"{caption} {plain_groups(comparisons)}".strip()
+        caption = f"{caption} {plain_groups(shown)}".strip()
         figures.append(Figure(f"tasks-{algo}", f"Every task, {algo.upper()}", caption, panels))
     return figures
 
@@ -166,16 +163,18 @@ def _paper_series(groups: Sequence[str], points: Array, score: Callable[[str, in
 def plain_groups(comparisons: Sequence[Comparison]) -> str:
     """Say what groups named by a variant alone have, where others of the variant are named after a setting."""
     cells = [cell for comparison in comparisons for cell in comparison.cells]
-    named: dict[str, dict[str, None]] = {}
+    named: dict[tuple[str, str], dict[str, None]] = {}
     for cell in cells:
         run, words = cell.runs[0], cell.group.split(" · ")
         for key, value in run.overrides.items():
             if describe(key, value) in words:
-                named.setdefault(run.variant, {})[key] = None
+                named.setdefault((run.algo, run.variant), {})[key] = None
     found: dict[str, None] = {}
     for cell in cells:
-        settings = cell.runs[0].settings
-        usual = [describe(key, settings[key]) for key in named.get(cell.group, {}) if key in settings]
+        run = cell.runs[0]
+        usual = [
+            describe(key, run.settings[key]) for key in named.get((run.algo, cell.group), {}) if key in run.settings
+        ]
         if usual:
             found[f"{cell.group}: {', '.join(usual)}"] = None
     return f"Without further words, {'; '.join(found)}." if found else ""

@@ -278,7 +278,9 @@
       if (event.key === "Escape") leave();
     });
     charts.push(redraw);
-    let width = 0;
+    let width = holder.clientWidth;
+    // At once: printing and screenshots do not wait for a frame.
+    redraw();
     // Drawing changes the height, which must not be answered by drawing again.
     new ResizeObserver(() => {
       if (holder.clientWidth === width) return;
